@@ -21,6 +21,7 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
 )
 from ottla.protocol.records import ControlType, end_transaction_marker
+from ottla.protocol.topics import TopicPartition
 
 BOUND_S = 60
 ID = "payments"
@@ -246,3 +247,98 @@ async def test_a_retry_within_the_transaction_gets_its_first_offset(plane: DataP
 
     assert (first[0].base_offset, again[0].base_offset) == (0, 0)
     assert partition.log.log_end_offset == 2
+
+
+# ---- version 2: partitions join their transaction with the first batch
+
+
+JOINS = 12
+
+
+async def test_a_partition_joins_its_transaction_with_the_first_batch(plane: DataPlane) -> None:
+    await plane.lead()
+    verification = plane.services.verification
+
+    assert await code_of(plane, transactional(b"a"), version=JOINS) == 0
+    assert await code_of(plane, transactional(b"b", sequence=1), version=JOINS) == 0
+
+    assert (verification.asked, verification.joined) == ([ID], {TopicPartition("t", 0)})
+
+
+async def test_a_partition_joins_also_where_verification_is_off(plane: DataPlane) -> None:
+    await plane.lead()
+    plane.services.verification.is_enabled = False
+
+    assert await code_of(plane, transactional(b"a"), version=JOINS) == 0
+
+    assert plane.services.verification.joined == {TopicPartition("t", 0)}
+
+
+async def test_the_version_before_is_verified_and_does_not_join(plane: DataPlane) -> None:
+    await plane.lead()
+
+    assert await code_of(plane, transactional(b"a"), version=JOINS - 1) == 0
+
+    assert (plane.services.verification.asked, plane.services.verification.joined) == ([ID], set())
+
+
+@pytest.mark.parametrize(
+    ("answered", "told"),
+    [
+        (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.CONCURRENT_TRANSACTIONS),
+        (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (ErrorCode.NETWORK_EXCEPTION, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_ENOUGH_REPLICAS),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_ENOUGH_REPLICAS),
+    ],
+)
+async def test_a_batch_whose_partition_does_not_join_is_not_appended(
+    plane: DataPlane, answered: ErrorCode, told: ErrorCode
+) -> None:
+    partition = await plane.lead()
+    plane.services.verification.error = answered
+
+    assert await code_of(plane, transactional(b"a"), version=JOINS) == told
+
+    assert partition.log.log_end_offset == 0
+
+
+async def test_the_next_transaction_does_not_get_into_the_one_that_lacks_its_marker(plane: DataPlane) -> None:
+    """The producer has the next epoch from EndTxn, before the marker of the last one has arrived here."""
+    partition = await plane.lead()
+    assert await code_of(plane, transactional(b"a", epoch=4), version=JOINS) == 0
+    plane.services.verification.error = ErrorCode.CONCURRENT_TRANSACTIONS
+
+    early = await code_of(plane, transactional(b"b", epoch=5), version=JOINS)
+
+    assert early == ErrorCode.CONCURRENT_TRANSACTIONS
+    end(partition, epoch=5)
+    plane.services.verification.error = ErrorCode.NONE
+    assert await code_of(plane, transactional(b"b", epoch=5), version=JOINS) == 0
+    assert partition.log.last_stable_offset == 2
+    assert plane.services.verification.asked == [ID] * 3
+
+
+async def test_a_batch_that_is_late_has_an_older_epoch_than_the_marker(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    assert await code_of(plane, transactional(b"a", epoch=4), version=JOINS) == 0
+    end(partition, epoch=5)
+
+    late = await code_of(plane, transactional(b"b", epoch=4, sequence=1), version=JOINS)
+
+    assert late == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert partition.log.last_stable_offset == partition.log.log_end_offset == 2
+
+
+async def test_each_epoch_begins_with_sequence_0(plane: DataPlane) -> None:
+    partition = await plane.lead()
+
+    unknown = await code_of(plane, transactional(b"a", sequence=3), version=JOINS)
+    assert unknown == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert await code_of(plane, transactional(b"a"), version=JOINS) == 0
+    end(partition, epoch=1)
+
+    assert await code_of(plane, transactional(b"b", epoch=1, sequence=1), version=JOINS) == unknown
+    assert await code_of(plane, transactional(b"b", epoch=1), version=JOINS) == 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -24,8 +25,9 @@ from ottla.protocol.messages.transactions import (
 from ottla.protocol.records import read_header
 from ottla.protocol.topics import GROUP_METADATA_TOPIC, TopicPartition
 
-EVERY_VERSION = pytest.mark.parametrize("version", range(5))
+EVERY_VERSION = pytest.mark.parametrize("version", range(7))
 HOME = partition_for("g", PARTITIONS)
+TOPIC_ID = UUID(int=1)
 
 
 def a_commit(offsets: dict[int, int], metadata: str | None = "note", **more: Any) -> TxnOffsetCommitRequest:
@@ -41,9 +43,8 @@ def a_commit(offsets: dict[int, int], metadata: str | None = "note", **more: Any
         "producer_id": 7,
         "producer_epoch": 3,
     } | more
-    return TxnOffsetCommitRequest(
-        topics=[TxnOffsetCommitRequestTopic(name="topic", partitions=partitions)], **fields
-    )
+    topic = TxnOffsetCommitRequestTopic(name="topic", topic_id=TOPIC_ID, partitions=partitions)
+    return TxnOffsetCommitRequest(topics=[topic], **fields)
 
 
 async def errors(services: GroupServices, request: TxnOffsetCommitRequest, version: int) -> list[int]:
@@ -184,3 +185,44 @@ async def test_members_of_an_unknown_generation_are_refused_from_version_3(servi
     request = a_commit({0: 5}, member_id="m", generation_id=4)
 
     assert await errors(services, request, 3) == [ErrorCode.UNKNOWN_MEMBER_ID]
+
+
+# ---- version 2 of transactions
+
+
+@pytest.mark.parametrize("version", [5, 6])
+async def test_the_partition_of_the_group_joins_the_transaction(
+    services: GroupServices, version: int
+) -> None:
+    services.verification.is_enabled = False  # which is about the earlier versions
+
+    assert await errors(services, a_commit({0: 5}), version) == [ErrorCode.NONE]
+
+    assert services.verification.joined == {TopicPartition(GROUP_METADATA_TOPIC, HOME)}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "answer"),
+    [
+        (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+    ],
+)
+async def test_offsets_of_a_group_that_does_not_join_are_not_written(
+    services: GroupServices, refusal: ErrorCode, answer: ErrorCode
+) -> None:
+    services.verification.error = refusal
+
+    assert await errors(services, a_commit({0: 5}), 5) == [answer]
+
+    services.groups.transaction_ended(HOME, 7, True)
+    assert await fetched(services, stable=True) == [(-1, ErrorCode.NONE)]
+
+
+async def test_a_topic_of_an_unknown_id_is_refused(services: GroupServices) -> None:
+    request = a_commit({0: 5})
+    request.topics[0].topic_id = UUID(int=99)
+
+    assert await errors(services, request, 6) == [ErrorCode.UNKNOWN_TOPIC_ID]
+    assert services.verification.asked == []

@@ -73,11 +73,11 @@ async def member(ensemble: MemoryEnsemble, *, is_new: bool = True) -> AsyncItera
 def test_levels_rise_and_fall_as_they_are_asked_for() -> None:
     on = updated(OFF, [FeatureUpdate("group.version", 1, UPGRADE)], OURS)
     off = updated(on, [FeatureUpdate("group.version", 0, SAFE_DOWNGRADE)], OURS)
-    lower = updated(NEWEST, [FeatureUpdate("transaction.version", 0, UNSAFE_DOWNGRADE)], OURS)
+    lower = updated(NEWEST, [FeatureUpdate("transaction.version", 1, UNSAFE_DOWNGRADE)], OURS)
 
     assert on.levels == {"group.version": 1}
     assert off.levels == {"group.version": 0}
-    assert lower.levels == {**NEWEST.levels, "transaction.version": 0}
+    assert lower.levels == {**NEWEST.levels, "transaction.version": 1}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_levels_rise_and_fall_as_they_are_asked_for() -> None:
         (FeatureUpdate("group.version", -1, UPGRADE), OURS, "cannot be less than 0"),
         (FeatureUpdate("metadata.version", 1, UPGRADE), OURS, "does not support this feature"),
         (FeatureUpdate("", 1, UPGRADE), OURS, "does not support this feature"),
-        (FeatureUpdate("transaction.version", 3, UPGRADE), OURS, "only supports versions 0-1"),
+        (FeatureUpdate("transaction.version", 3, UPGRADE), OURS, "only supports versions 0-2"),
         (FeatureUpdate("share.version", 1, UPGRADE), WITH_APACHE, "Broker 3 does not support it"),
         (FeatureUpdate("transaction.version", 0, UPGRADE), OURS, "ask for a safe or an unsafe one"),
         (FeatureUpdate("share.version", 1, SAFE_DOWNGRADE), OURS, "Can't downgrade to a newer version"),
@@ -96,7 +96,7 @@ def test_levels_rise_and_fall_as_they_are_asked_for() -> None:
 def test_a_level_that_cannot_be_had_is_refused_with_the_reason(
     update: FeatureUpdate, members: dict[int, Any], reason: str
 ) -> None:
-    present = FeatureLevels({"transaction.version": 1})
+    present = FeatureLevels({"transaction.version": 2})
 
     with pytest.raises(UpdateRefused, match=reason) as caught:
         updated(present, [update], members)
@@ -113,7 +113,7 @@ def test_no_feature_is_changed_where_one_of_them_cannot() -> None:
 
 def test_features_are_suspended_by_the_brokers_that_do_not_support_their_levels() -> None:
     older = {name: feature for name, feature in SUPPORTED.items() if name != "share.version"}
-    older["transaction.version"] = BrokerFeature(0, 0)
+    older["transaction.version"] = BrokerFeature(0, 1)
 
     found = updated(NEWEST, (), {**WITH_APACHE, 4: older})
 
@@ -137,7 +137,7 @@ def test_a_downgrade_is_possible_while_a_broker_of_apache_kafka_is_a_member() ->
 async def test_a_new_cluster_has_every_feature_and_writes_no_level_where_apache_kafka_reads() -> None:
     async with member(MemoryEnsemble()) as made:
         assert made.features.in_effect == {
-            "group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 1,
+            "group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2,
         }  # fmt: skip
         assert made.features.epoch == 0
         assert await made.session.exists(FeatureNode().path) is None

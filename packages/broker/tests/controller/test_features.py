@@ -85,7 +85,7 @@ def test_a_controller_that_takes_over_suspends_what_its_predecessor_did_not() ->
 
 def test_an_administrator_changes_levels_all_or_none() -> None:
     async def story(cluster: ControllerCluster) -> None:
-        lower = FeatureUpdate("transaction.version", 0, SAFE_DOWNGRADE)
+        lower = FeatureUpdate("transaction.version", 1, SAFE_DOWNGRADE)
         wrong = FeatureUpdate("group.version", 7, UPGRADE)
 
         refused = await ask(cluster, lower, wrong)
@@ -97,7 +97,7 @@ def test_an_administrator_changes_levels_all_or_none() -> None:
         assert stored(cluster) == NEWEST
 
         assert (await ask(cluster, lower)).top == ErrorCode.NONE
-        assert stored(cluster).levels == {**NEWEST.levels, "transaction.version": 0}
+        assert stored(cluster).levels == {**NEWEST.levels, "transaction.version": 1}
 
     play(story, 1)
 

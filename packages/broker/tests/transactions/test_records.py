@@ -2,7 +2,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.transactions.events import UNREADABLE, Producer, TransactionSnapshot, TransactionState
+from ottla.broker.transactions.events import (
+    LAST_EPOCH,
+    UNREADABLE,
+    Producer,
+    TransactionSnapshot,
+    TransactionState,
+)
 from ottla.broker.transactions.records import TransactionRecord, decode_record, encode_record
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.stored_messages import TransactionLogValue, TransactionPartitions
@@ -128,3 +134,54 @@ def test_a_status_that_is_never_written_is_unreadable(status: int) -> None:
     )
 
     assert decode_record(KEY, value.to_bytes(0)).snapshot is UNREADABLE
+
+
+# ---- version 2 of transactions
+
+ENDED = TransactionSnapshot(
+    producer=Producer(9, LAST_EPOCH),
+    timeout_ms=1,
+    state=TransactionState.PREPARE_COMMIT,
+    partitions=frozenset({TopicPartition("t", 3)}),
+    started_ms=5,
+    updated_ms=6,
+    previous=Producer(9, LAST_EPOCH - 1),
+    next_id=17,
+    version=2,
+)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_the_facts_of_version_2_are_tagged_fields_at_every_level(level: int) -> None:
+    _, value, _ = encode_record(TransactionRecord("t", ENDED), level)
+    assert value is not None
+    assert value[:2] == b"\0\1"
+    stored = TransactionLogValue.from_bytes(value)
+
+    assert (stored.previous_producer_id, stored.next_producer_id) == (9, 17)
+    assert stored.client_transaction_version == 2
+    read = decode_record(KEY, value).snapshot
+    assert read is not None
+    assert (read.next_id, read.version, read.previous.id) == (17, 2, 9)
+
+
+def test_the_layout_without_tags_is_written_for_plain_transactions_at_level_0_only() -> None:
+    plain = TransactionSnapshot(producer=Producer(9, 0), timeout_ms=1, state=TransactionState.EMPTY)
+
+    versions = [encode_record(TransactionRecord("t", plain), level).value[:2] for level in range(3)]  # type: ignore[index]
+
+    assert versions == [b"\0\0", b"\0\1", b"\0\1"]
+
+
+def test_the_last_epoch_of_a_replaced_producer_id_is_known_after_a_load() -> None:
+    replaced = TransactionSnapshot(
+        producer=Producer(17, 0),
+        timeout_ms=1,
+        state=TransactionState.COMPLETE_COMMIT,
+        previous=Producer(9, LAST_EPOCH - 1),
+        version=2,
+    )
+
+    key, value, _ = encode_record(TransactionRecord("t", replaced))
+
+    assert decode_record(key, value).snapshot == replaced

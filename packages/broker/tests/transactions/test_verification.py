@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -143,19 +144,48 @@ class Elsewhere:
         pass
 
 
-@pytest.mark.parametrize("leader", [BROKER_ID, 2], ids=["here", "on another broker"])
-async def test_verifications_are_measured_under_kafkas_names(tmp_path: Path, leader: int) -> None:
-    plane, metrics = DataPlane(tmp_path), Metrics()
-    plane.tell(TopicPartition(TRANSACTION_STATE_TOPIC, 0), leader)
-    verification = Verification(
+class Here:
+    """The coordinator of this broker."""
+
+    def __init__(self, codes: Mapping[TopicPartition, ErrorCode], error: ErrorCode = ErrorCode.NONE) -> None:
+        self.codes = codes
+        self.error = error
+        self.added: list[tuple[str, Producer, set[TopicPartition], int]] = []
+
+    def verify(
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        return {partition: self.codes[partition] for partition in partitions}
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicPartition],
+        version: int = 0,
+    ) -> ErrorCode:
+        self.added.append((transactional_id, producer, {*partitions}, version))
+        return self.error
+
+
+def verification_of(plane: DataPlane, here: Here, elsewhere: Coordinator, metrics: Metrics) -> Verification:
+    return Verification(
         metadata=plane.metadata,
-        verify_here=lambda _id, _producer, asked: {one: codes[one] for one in asked},
-        coordinators=Elsewhere(Coordinator(ErrorCode.TRANSACTION_ABORTABLE)),
+        here=here,
+        coordinators=Elsewhere(elsewhere),
         is_enabled=lambda: True,
         metrics=metrics,
         clock=plane.environment.clock,
     )
-    codes = {A: ErrorCode.TRANSACTION_ABORTABLE, B: ErrorCode.NONE}
+
+
+@pytest.mark.parametrize("leader", [BROKER_ID, 2], ids=["here", "on another broker"])
+async def test_verifications_are_measured_under_kafkas_names(tmp_path: Path, leader: int) -> None:
+    plane, metrics = DataPlane(tmp_path), Metrics()
+    plane.tell(TopicPartition(TRANSACTION_STATE_TOPIC, 0), leader)
+    here = Here({A: ErrorCode.TRANSACTION_ABORTABLE, B: ErrorCode.NONE})
+    elsewhere = Coordinator(ErrorCode.TRANSACTION_ABORTABLE)
+    verification = verification_of(plane, here, elsewhere, metrics)
 
     async with verification:
         errors = await verification.verify("x", P, [A, B], knows_abortable=True)
@@ -166,4 +196,48 @@ async def test_verifications_are_measured_under_kafkas_names(tmp_path: Path, lea
     assert isinstance(times, Histogram)
     assert isinstance(failures, Meter)
     assert (times.count, failures.count) == (1, 1 if leader == BROKER_ID else 2)
+    plane.logs.close()
+
+
+# ---- partitions that join
+
+
+@pytest.mark.parametrize("leader", [BROKER_ID, 2], ids=["here", "on another broker"])
+async def test_partitions_join_a_transaction_of_version_2(tmp_path: Path, leader: int) -> None:
+    plane, here, elsewhere = DataPlane(tmp_path), Here({}), Coordinator()
+    plane.tell(TopicPartition(TRANSACTION_STATE_TOPIC, 0), leader)
+
+    async with verification_of(plane, here, elsewhere, Metrics()) as verification:
+        assert await verification.join("x", P, [A, B]) == {A: ErrorCode.NONE, B: ErrorCode.NONE}
+
+    if leader == BROKER_ID:
+        assert here.added == [("x", P, {A, B}, 2)]
+    else:
+        (asked,) = elsewhere.requests[0].transactions
+        assert (asked.transactional_id, asked.producer_id, asked.verify_only) == ("x", 7, False)
+    plane.logs.close()
+
+
+@pytest.mark.parametrize("leader", [BROKER_ID, 2], ids=["here", "on another broker"])
+async def test_a_fenced_producer_does_not_join(tmp_path: Path, leader: int) -> None:
+    plane = DataPlane(tmp_path)
+    plane.tell(TopicPartition(TRANSACTION_STATE_TOPIC, 0), leader)
+    here, elsewhere = Here({}, ErrorCode.PRODUCER_FENCED), Coordinator(ErrorCode.PRODUCER_FENCED)
+
+    async with verification_of(plane, here, elsewhere, Metrics()) as verification:
+        assert await verification.join("x", P, [A]) == {A: ErrorCode.INVALID_PRODUCER_EPOCH}
+
+    plane.logs.close()
+
+
+async def test_nothing_joins_where_the_coordinator_is_not_known_or_too_old(tmp_path: Path) -> None:
+    plane, elsewhere = DataPlane(tmp_path), Coordinator(failure=IncompatibleBroker("no version 4"))
+
+    async with verification_of(plane, Here({}), elsewhere, Metrics()) as verification:
+        unknown = await verification.join("x", P, [A])
+        plane.tell(TopicPartition(TRANSACTION_STATE_TOPIC, 0), 2)
+        too_old = await verification.join("x", P, [A])
+
+    assert unknown == {A: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert too_old == {A: ErrorCode.INVALID_TXN_STATE}
     plane.logs.close()

@@ -12,7 +12,7 @@ from ottla.broker.requests.authorization import NOTHING_REFUSED, is_served, refu
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import WRITE_TOPICS, WRITE_TXNS
 from ottla.broker.security.authorizer import Resource, ResourceType
-from ottla.broker.transactions.events import Producer
+from ottla.broker.transactions.events import EPOCH_RISES_FROM, Producer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
@@ -122,7 +122,9 @@ async def _errors(
     producer = Producer(transaction.producer_id, transaction.producer_epoch)
     if transaction.verify_only:
         return services.transactions.verify(transaction.transactional_id, producer, known).__getitem__
-    error = await services.transactions.add_partitions(transaction.transactional_id, producer, known)
+    # A broker adds the partitions that it leads for a producer of version 2, which does not itself.
+    version = 0 if is_of_client else EPOCH_RISES_FROM
+    error = await services.transactions.add_partitions(transaction.transactional_id, producer, known, version)
     return lambda _: error
 
 

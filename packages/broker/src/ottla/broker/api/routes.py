@@ -150,13 +150,13 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
         (WRITE_TXNS, WRITE_TOPICS, CLUSTER_ACTION.in_handler),
     ),
     Route(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, of("add_offsets_to_txn"), (WRITE_TXN, READ_GROUP)),
-    Route(ApiKey.END_TXN, 0, 4, of("end_txn"), (WRITE_TXN,)),
+    Route(ApiKey.END_TXN, 0, 5, of("end_txn"), (WRITE_TXN,)),
     Route(
         ApiKey.WRITE_TXN_MARKERS, 0, 2, of("write_txn_markers"),
         (ALTER.in_handler, CLUSTER_ACTION.in_handler), EXEMPT,
     ),
     Route(
-        ApiKey.TXN_OFFSET_COMMIT, 0, 4, of("txn_offset_commit"),
+        ApiKey.TXN_OFFSET_COMMIT, 0, 6, of("txn_offset_commit"),
         (WRITE_TXNS, READ_GROUPS, READ_TOPICS),
     ),
     Route(ApiKey.DESCRIBE_ACLS, 0, 3, of("describe_acls"), (DESCRIBE,)),

@@ -142,6 +142,8 @@ class FakeVerification:
     error: ErrorCode = ErrorCode.NONE
     gate: asyncio.Event | None = None
     asked: list[str] = field(default_factory=list)
+    joined: set[TopicPartition] = field(default_factory=set)
+    """The partitions that were added to a transaction."""
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def now(
@@ -164,6 +166,17 @@ class FakeVerification:
         partitions: Collection[TopicPartition],
         *,
         knows_abortable: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        return await self._answer(transactional_id, partitions)
+
+    async def join(
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        self.joined |= {*partitions}
+        return await self._answer(transactional_id, partitions)
+
+    async def _answer(
+        self, transactional_id: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
         self.asked.append(transactional_id)
         self.arrived.set()

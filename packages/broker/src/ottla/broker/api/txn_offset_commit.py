@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 FIRST_WITH_LOAD_IN_PROGRESS: Final = 2
 FIRST_WITH_ABORTABLE: Final = 4
+FIRST_THAT_JOINS: Final = 5
+"""The first version that makes the group's partition part of the transaction, as AddOffsetsToTxn does."""
+FIRST_BY_ID: Final = 6
 _UNKNOWN_SEQUENCE: Final = -1
 
 Results = Mapping[TopicPartition, ErrorCode]
@@ -60,15 +63,19 @@ async def handle(
 ) -> TxnOffsetCommitResponse:
     """Write the offsets into the transaction; partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION."""
     if (error := _refusal(request, context)) is not None:
-        return await _response(request, {}, context, error)
-    refused = await refused_names(context, READ_TOPICS, (topic.name for topic in request.topics))
+        return await _response(request, {}, context, others=error, unknown_ids=error)
+    if context.api_version >= FIRST_BY_ID:
+        for topic in request.topics:
+            topic.name = services.metadata.topic_name(topic.topic_id) or ""
+    named = [topic.name for topic in request.topics if topic.name]
+    refused = await refused_names(context, READ_TOPICS, named)
     now_ms = services.environment.clock.now_ms()
     offsets = {
         TopicPartition(topic.name, partition.partition_index): _offset(
             partition, now_ms, services.metadata.topic_id(topic.name)
         )
         for topic in request.topics
-        if topic.name not in refused
+        if topic.name and topic.name not in refused
         async for partition in context.paced(topic.partitions)
     }
     known = {
@@ -130,7 +137,8 @@ async def _verified(
     number = services.groups.offsets.partition_of(request.group_id)
     if isinstance(number, ErrorCode):
         return number
-    if not services.verification.is_enabled:
+    joins = context.api_version >= FIRST_THAT_JOINS
+    if not (joins or services.verification.is_enabled):
         return TransactionalProducer(producer_id, epoch, NOT_REQUIRED)
     partition = TopicPartition(GROUP_METADATA_TOPIC, number)
     try:
@@ -138,16 +146,10 @@ async def _verified(
     except KafkaError as refused:
         return after_failed_commit(refused.code)
     now_ms = services.environment.clock.now_ms()
-    guard = producers.begin_verification(producer_id, epoch, _UNKNOWN_SEQUENCE, now_ms)
+    guard = producers.begin_verification(producer_id, epoch, _UNKNOWN_SEQUENCE, now_ms, joins=joins)
     if guard is None:
         return TransactionalProducer(producer_id, epoch, None)
-    errors = await services.verification.verify(
-        request.transactional_id,
-        Producer(producer_id, epoch),
-        [partition],
-        knows_abortable=context.api_version >= FIRST_WITH_ABORTABLE,
-    )
-    error = errors[partition]
+    error = await _answered(services, request, partition, context)
     if error is ErrorCode.NONE:
         return TransactionalProducer(producer_id, epoch, guard)
     if error in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.CONCURRENT_TRANSACTIONS):
@@ -155,22 +157,45 @@ async def _verified(
     return after_failed_commit(error)
 
 
+async def _answered(
+    services: Needs, request: TxnOffsetCommitRequest, partition: TopicPartition, context: RequestContext
+) -> ErrorCode:
+    """Return what the transaction coordinator says of the group's partition: it verifies it, or adds it."""
+    producer = Producer(request.producer_id, request.producer_epoch)
+    if context.api_version >= FIRST_THAT_JOINS:
+        joined = await services.verification.join(request.transactional_id, producer, [partition])
+        return joined[partition]
+    verified = await services.verification.verify(
+        request.transactional_id,
+        producer,
+        [partition],
+        knows_abortable=context.api_version >= FIRST_WITH_ABORTABLE,
+    )
+    return verified[partition]
+
+
 async def _response(
     request: TxnOffsetCommitRequest,
     results: Results,
     context: RequestContext,
+    *,
     others: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    unknown_ids: ErrorCode = ErrorCode.UNKNOWN_TOPIC_ID,
 ) -> TxnOffsetCommitResponse:
+    by_id = context.api_version >= FIRST_BY_ID
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     TxnOffsetCommitResponsePartition(
                         partition_index=partition.partition_index,
                         error_code=_known_to(
                             context.api_version,
-                            results.get(TopicPartition(topic.name, partition.partition_index), others),
+                            unknown_ids
+                            if by_id and not topic.name
+                            else results.get(TopicPartition(topic.name, partition.partition_index), others),
                         ),
                     )
                     async for partition in context.paced(topic.partitions)

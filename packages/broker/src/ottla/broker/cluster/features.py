@@ -33,7 +33,7 @@ SUPPORTED: Final[Mapping[str, BrokerFeature]] = {
     GROUP: BrokerFeature(0, 1),
     SHARE: BrokerFeature(0, 1),
     STREAMS: BrokerFeature(0, 1),
-    TRANSACTION: BrokerFeature(0, 1),
+    TRANSACTION: BrokerFeature(0, 2),
 }
 """The features of this release, with the levels of each."""
 NEWEST: Final = FeatureLevels({name: feature.max_version for name, feature in SUPPORTED.items()})

@@ -16,7 +16,7 @@ from ottla.broker.api.services import Services
 from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.cluster.client_entities import CLIENTS, IPS, USERS
 from ottla.broker.cluster.configs import Configs
-from ottla.broker.cluster.features import Features
+from ottla.broker.cluster.features import TRANSACTION, Features
 from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, OtherBrokers
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.cluster.topics import Topics
@@ -194,7 +194,8 @@ class Composition:
         topics = Topics(zookeeper, config, environment, metadata, logs.room)
         groups = self._groups(replicas, metadata, topics)
         markers = PartitionMarkers(replicas, environment, config.request_timeout_ms, groups.transaction_ended)
-        transactions = self._transactions(replicas, metadata, peers, markers)
+        features = Features(zookeeper, lambda: controller.active_controller_id)
+        transactions = self._transactions(replicas, metadata, peers, markers, features)
         acls = self._acls()
         return Services(
             config=config,
@@ -209,7 +210,7 @@ class Composition:
             log_moves=LogMoves(logs, replicas, environment.clock.now_ms, quotas.log_moves),
             metadata=metadata,
             peers=peers,
-            features=Features(zookeeper, lambda: controller.active_controller_id),
+            features=features,
             inter_broker=self._inter_broker(ALLOW_ALL if acls is None else acls.authorizer),
             topics=topics,
             configs=configs,
@@ -319,7 +320,12 @@ class Composition:
         return groups
 
     def _transactions(
-        self, replicas: Replicas, metadata: MetadataCache, peers: Peers, markers: PartitionMarkers
+        self,
+        replicas: Replicas,
+        metadata: MetadataCache,
+        peers: Peers,
+        markers: PartitionMarkers,
+        features: Features,
     ) -> TransactionCoordinator:
         config = self.config
         store = ReplicatedStore(
@@ -341,6 +347,7 @@ class Composition:
             store=store,
             cluster=MarkerDestinations(metadata, connect, self.zookeeper, markers.write),
             producer_ids=ProducerIds(self.zookeeper, self.broker_id),
+            level=lambda: features.level(TRANSACTION),
         )
         replicas.subscribe(transactions)
         return transactions
@@ -359,7 +366,7 @@ class Composition:
         )
         return Verification(
             metadata=metadata,
-            verify_here=transactions.verify,
+            here=transactions,
             coordinators=RemoteCoordinators(connect),
             is_enabled=lambda: configs.broker.transaction_partition_verification_enable,
             metrics=self.metrics,

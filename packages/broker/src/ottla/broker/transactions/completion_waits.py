@@ -2,7 +2,8 @@
 
 A producer begins its next transaction as soon as its commit is decided, while the markers are still written.
 Clients send a request that was answered with CONCURRENT_TRANSACTIONS again after 20 ms, and markers seldom
-take as long as that.
+take as long as that. In transactions version 2 the leaders of its partitions ask at the same time, too: each
+waits for the write of the one before.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ MOST_S: Final = 0.1
 """The longest wait: a client has to hear soon that a leader of its partitions is away."""
 
 
-def is_ending(transaction: Transaction) -> bool:
-    """Whether the end of a transaction is decided, and it is not complete."""
-    return transaction.state in PREPARED
+def is_changing(transaction: Transaction) -> bool:
+    """Whether a transaction is being written, or its end is decided and it is not complete."""
+    return transaction.is_pending or transaction.state in PREPARED
 
 
 class CompletionWaits:
@@ -32,7 +33,7 @@ class CompletionWaits:
         self._waiting: dict[Transaction, dict[asyncio.Future[None], None]] = {}
 
     async def wait(self, transaction: Transaction) -> bool:
-        """Wait for the completion of a transaction that is ending; return whether it came in time."""
+        """Wait until a transaction does not change any more; return whether that came in time."""
         completed = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(transaction, {})
         waiting[completed] = None  # in the order of their arrival
@@ -47,8 +48,8 @@ class CompletionWaits:
         return completed.done() and not completed.cancelled()
 
     def stepped(self, transaction: Transaction) -> None:
-        """Wake the waiting requests if the transaction is complete now."""
-        if transaction in self._waiting and not is_ending(transaction):
+        """Wake the waiting requests if the transaction does not change any more."""
+        if transaction in self._waiting and not is_changing(transaction):
             for completed in self._waiting.pop(transaction):
                 if not completed.done():
                     completed.set_result(None)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final, Self, cast
 
 from ottla.broker.coordinators.response_errors import after_failed_transaction_write
 from ottla.broker.runtime.background_tasks import BackgroundTasks
-from ottla.broker.runtime.frozen_classes import frozen
-from ottla.broker.transactions.completion_waits import is_ending
+from ottla.broker.runtime.frozen_classes import frozen, replace
+from ottla.broker.transactions.completion_waits import MOST_S, is_changing
 from ottla.broker.transactions.events import (
+    EPOCH_RISES_FROM,
     UNREADABLE,
     AddPartitions,
     CheckExpiration,
@@ -147,7 +148,9 @@ class TransactionCoordinator:
         store: CoordinatorStore,
         cluster: Cluster,
         producer_ids: ProducerIds,
+        level: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`level` returns that of `transaction.version`."""
         self.producer_ids = producer_ids
         self._config = config
         self._tasks = BackgroundTasks(metrics, environment.clock)
@@ -158,6 +161,7 @@ class TransactionCoordinator:
             cluster=cluster,
             tasks=self._tasks,
             write_timeout_ms=config.request_timeout_ms,
+            level=level,
         )
 
     async def __aenter__(self) -> Self:
@@ -240,44 +244,68 @@ class TransactionCoordinator:
         return self._hosted.memory_bytes >= self._config.transaction_max_memory_bytes
 
     async def add_partitions(
-        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicPartition],
+        version: int = 0,
     ) -> ErrorCode:
         """Make partitions part of the producer's transaction, which begins with the first of them.
 
-        Waits a moment for the completion of the transaction before it.
+        Waits a moment for the completion of the transaction before it. In version 2 leaders ask for their
+        partitions, one after the other: a request may also meet the write of another one.
         """
         added = frozenset(partitions)
-        error = await self._add_partitions(transactional_id, producer, added)
-        if error is ErrorCode.CONCURRENT_TRANSACTIONS and await self._completed(transactional_id):
-            error = await self._add_partitions(transactional_id, producer, added)
-        return error
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + MOST_S
+        while True:
+            error = await self._add_partitions(transactional_id, producer, added, version)
+            is_over = error is not ErrorCode.CONCURRENT_TRANSACTIONS or loop.time() >= until_s
+            if is_over or not await self._settled(transactional_id):
+                return error
 
     async def _add_partitions(
-        self, transactional_id: str, producer: Producer, partitions: frozenset[TopicPartition]
+        self, transactional_id: str, producer: Producer, partitions: frozenset[TopicPartition], version: int
     ) -> ErrorCode:
         answer = self._new_answer()
-        return await self._request(transactional_id, AddPartitions(answer, producer, partitions), answer)
+        event = AddPartitions(answer, producer, partitions, version)
+        return (await self._request(transactional_id, event, answer)).error
 
-    async def _completed(self, transactional_id: str) -> bool:
-        """Wait for the completion of a transaction that is ending; return whether it came in time."""
+    async def _settled(self, transactional_id: str) -> bool:
+        """Wait while a transaction is ending or being written; return whether that was over in time."""
         found = self._find(transactional_id)
-        if isinstance(found, ErrorCode) or not is_ending(found[1]):
+        if isinstance(found, ErrorCode) or not is_changing(found[1]):
             return False
         return await self._hosted.completion_waits.wait(found[1])
 
     async def end(self, transactional_id: str, producer: Producer, *, commit: bool) -> ErrorCode:
         """Commit or abort. Once this returns NONE the decision is final; the markers follow."""
         answer = self._new_answer()
-        return await self._request(transactional_id, End(answer, producer, commit), answer)
+        return (await self._request(transactional_id, End(answer, producer, commit), answer)).error
 
-    async def _request(
-        self, transactional_id: str, event: Event, answer: asyncio.Future[Result]
-    ) -> ErrorCode:
+    async def end_raising(
+        self, transactional_id: str, producer: Producer, *, commit: bool, version: int = EPOCH_RISES_FROM
+    ) -> Result:
+        """Commit or abort as in version 2: the result has the producer id and epoch of what follows."""
+        answer = self._new_answer()
+        event = End(answer, producer, commit, version)
         found = self._find(transactional_id)
         if isinstance(found, ErrorCode):
-            return found
+            return Result(found)
+        if not self._hosted.step(*found, event).needs_producer_id:
+            return await answer
+        try:
+            new_id = await self.producer_ids.next_id()
+        except KafkaError as error:
+            return Result(error.code)
+        return await self._request(transactional_id, replace(event, new_id=new_id), answer)
+
+    async def _request(self, transactional_id: str, event: Event, answer: asyncio.Future[Result]) -> Result:
+        found = self._find(transactional_id)
+        if isinstance(found, ErrorCode):
+            return Result(found)
         self._hosted.step(*found, event)
-        return (await answer).error
+        return await answer
 
     def _find(self, transactional_id: str) -> tuple[TransactionPartition, Transaction] | ErrorCode:
         if not transactional_id:

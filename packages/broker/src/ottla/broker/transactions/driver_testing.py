@@ -91,14 +91,16 @@ class TransactionDriver:
             self.step(replace(event, new_id=next(self.ids)))
         return token
 
-    def add(self, producer: Producer, *partitions: TopicPartition) -> int:
+    def add(self, producer: Producer, *partitions: TopicPartition, version: int = 0) -> int:
         token = next(self.tokens)
-        self.step(AddPartitions(token, producer, frozenset(partitions)))
+        self.step(AddPartitions(token, producer, frozenset(partitions), version))
         return token
 
-    def end(self, producer: Producer, *, commit: bool = True) -> int:
+    def end(self, producer: Producer, *, commit: bool = True, version: int = 0) -> int:
         token = next(self.tokens)
-        self.step(End(token, producer, commit))
+        event = End(token, producer, commit, version)
+        if self.step(event).needs_producer_id:
+            self.step(replace(event, new_id=next(self.ids)))
         return token
 
     # ---- answers
@@ -115,6 +117,18 @@ class TransactionDriver:
         producer = self.initialized()
         assert self.error(self.add(producer, *(partitions or (A, B)))) is ErrorCode.NONE
         return producer
+
+    def raised(self, producer: Producer, *partitions: TopicPartition, commit: bool = True) -> Producer:
+        """Add partitions and end in version 2, and return what the next transaction is done with."""
+        added = self.add(producer, *(partitions or (A, B)), version=2)
+        assert self.error(added) is ErrorCode.NONE
+        result = self.answers[self.end(producer, commit=commit, version=2)]
+        assert result.error is ErrorCode.NONE
+        return result.producer
+
+    def marked(self) -> None:
+        """Write all markers."""
+        self.step(MarkersWritten(self.transaction.unmarked))
 
     def completed(self, *, commit: bool = True) -> Producer:
         producer = self.ongoing()

@@ -16,6 +16,8 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_TIME: Final = -1
 LAST_EPOCH: Final = 2**15 - 1
 """The largest epoch. No client gets it: it fences the producer with the epoch before it."""
+EPOCH_RISES_FROM: Final = 2
+"""The version of transactions whose end raises the epoch (KIP-890)."""
 
 Token: TypeAlias = Hashable
 """Identifies a request that waits for its answer; the transaction only returns it with the reply."""
@@ -37,7 +39,8 @@ class TransactionState(Enum):
 _State: TypeAlias = TransactionState
 PREPARED: Final = frozenset({_State.PREPARE_COMMIT, _State.PREPARE_ABORT})
 """The end is decided, and markers are missing."""
-IDLE: Final = frozenset({_State.EMPTY, _State.COMPLETE_COMMIT, _State.COMPLETE_ABORT})
+COMPLETE: Final = frozenset({_State.COMPLETE_COMMIT, _State.COMPLETE_ABORT})
+IDLE: Final = COMPLETE | {_State.EMPTY}
 """No transaction is open: a new one may begin, and the id may expire."""
 # State -> the states from which it is entered, as in Kafka. Dead and PrepareEpochFence are never written:
 # they are Kafka's names for an expiration and a fence that are on their way to the log. Here such an id keeps
@@ -46,7 +49,8 @@ PREVIOUS_STATES: Final[Mapping[TransactionState, frozenset[TransactionState]]] =
     _State.EMPTY: IDLE,
     _State.ONGOING: IDLE | {_State.ONGOING},
     _State.PREPARE_COMMIT: frozenset({_State.ONGOING}),
-    _State.PREPARE_ABORT: frozenset({_State.ONGOING, _State.PREPARE_EPOCH_FENCE}),
+    # From the idle ones in version 2: the abort of what has no partition raises the epoch, too.
+    _State.PREPARE_ABORT: IDLE | {_State.ONGOING, _State.PREPARE_EPOCH_FENCE},
     _State.COMPLETE_COMMIT: frozenset({_State.PREPARE_COMMIT}),
     _State.COMPLETE_ABORT: frozenset({_State.PREPARE_ABORT}),
     _State.DEAD: IDLE,
@@ -69,8 +73,8 @@ NO_PRODUCER: Final = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 class TransactionSnapshot:
     """A transactional id as the log stores it; times are wall-clock milliseconds, -1 for none.
 
-    `previous` is the producer before the last InitProducerId that named one, for its repetition
-    (KIP-360). The log of Kafka 3.9 does not hold it.
+    `previous` is the producer before the last InitProducerId that named one, or before the last end in
+    version 2, for their repetition (KIP-360, KIP-890). The log holds at most its id.
     """
 
     producer: Producer
@@ -80,6 +84,15 @@ class TransactionSnapshot:
     started_ms: int = NO_TIME
     updated_ms: int = NO_TIME
     previous: Producer = NO_PRODUCER
+    next_id: int = NO_PRODUCER_ID
+    """The producer id that follows the completion, where the epochs of this one are used up."""
+    version: int = 0
+    """The version of transactions that the producer used last: 2 or more where the end raises the epoch."""
+
+    @property
+    def successor(self) -> Producer:
+        """The producer after the completion of a transaction whose end is decided."""
+        return self.producer if self.next_id == NO_PRODUCER_ID else Producer(self.next_id, 0)
 
 
 UNREADABLE: Final = TransactionSnapshot(producer=NO_PRODUCER, timeout_ms=0, state=TransactionState.DEAD)
@@ -124,20 +137,30 @@ class Initialize:
 
 @frozen
 class AddPartitions:
-    """AddPartitionsToTxn, AddOffsetsToTxn: the producer is going to write to these partitions."""
+    """AddPartitionsToTxn, AddOffsetsToTxn: the producer is going to write to these partitions.
+
+    In version 2 the leaders of the partitions ask, with the first batch of the producer.
+    """
 
     token: Token
     producer: Producer
     partitions: frozenset[TopicPartition]
+    version: int = 0
 
 
 @frozen
 class End:
-    """EndTxn: the producer commits or aborts."""
+    """EndTxn: the producer commits or aborts.
+
+    In version 2 the epoch rises with it. `new_id` is an unused producer id; without it the outcome may ask
+    for one, when there is no later epoch.
+    """
 
     token: Token
     producer: Producer
     commit: bool
+    version: int = 0
+    new_id: int | None = None
 
 
 @frozen
@@ -181,7 +204,7 @@ Event: TypeAlias = (
 
 @frozen
 class Result:
-    """The answer to a request; `producer` is set where InitProducerId succeeded."""
+    """The answer to a request; `producer` is set where InitProducerId, or EndTxn in version 2, succeeded."""
 
     error: ErrorCode
     producer: Producer = NO_PRODUCER

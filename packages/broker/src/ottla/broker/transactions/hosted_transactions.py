@@ -71,10 +71,12 @@ class HostedTransactions:
         cluster: Cluster,
         tasks: BackgroundTasks,
         write_timeout_ms: int,
+        level: Callable[[], int],
     ) -> None:
+        """`level` returns that of `transaction.version`."""
         clock = self.clock = environment.clock
         self.budget = environment.budget
-        codec = TransactionRecordCodec()
+        codec = TransactionRecordCodec(level)
         self.runtime: CoordinatorRuntime[TransactionsState, TransactionRecord] = CoordinatorRuntime(
             store,
             codec,

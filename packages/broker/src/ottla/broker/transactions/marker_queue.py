@@ -39,6 +39,8 @@ class EndedTransaction:
     hosted: TransactionPartition
     producer: Producer
     commit: bool
+    version: int = 0
+    """The version of transactions that the producer ended it with."""
     attempts: int = 0
     is_given_up: bool = False
     """Whether a newer coordinator or producer has refused a marker."""
@@ -50,7 +52,7 @@ class EndedTransaction:
         assert snapshot is not None
         assert snapshot.state in PREPARED
         commit = snapshot.state is TransactionState.PREPARE_COMMIT
-        return cls(transaction, hosted, snapshot.producer, commit)
+        return cls(transaction, hosted, snapshot.producer, commit, snapshot.version)
 
     @property
     def is_decided(self) -> bool:

@@ -319,6 +319,7 @@ def _marker(ended: EndedTransaction, partitions: Partitions) -> WritableTxnMarke
         transaction_result=ended.commit,
         topics=[WritableTxnMarkerTopic(name=name, partition_indexes=of) for name, of in topics.items()],
         coordinator_epoch=ended.hosted.leader_epoch,
+        transaction_version=ended.version,
     )
 
 

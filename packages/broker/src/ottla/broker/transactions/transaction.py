@@ -1,10 +1,13 @@
-"""The pure state machine of one transactional id, as Apache Kafka 3.9 has it.
+"""The pure state machine of one transactional id, as Apache Kafka 4.4 has it.
 
     InitProducerId             -> Empty; a transaction that is open is aborted first, in a newer epoch
     AddPartitions, AddOffsets  -> Ongoing
     EndTxn, timeout            -> PrepareCommit, PrepareAbort: the decision, final once it is committed
     all markers are written    -> CompleteCommit, CompleteAbort
     long unused                -> removed
+
+A producer of version 2 (KIP-890) gets the next epoch with each EndTxn. Its markers have that epoch, so that a
+batch which comes late has an older one than its partition knows. After the last epoch follows another id.
 
 Rules for whoever edits this:
 
@@ -15,7 +18,8 @@ Rules for whoever edits this:
    and producer ids and epochs given out, only after `Persisted`.
 3. After a damaged record the decision is unknown. The id can be initialized, with a new producer id,
    and the old producer is refused; its transaction gets no marker from here, neither a commit nor an abort.
-4. A fence raises the epoch in the record that aborts, and no client ever gets that epoch.
+4. A fence raises the epoch in the record that aborts. No client gets that epoch from InitProducerId; one of
+   version 2 whose transaction timed out gets it from its own EndTxn, as after any other end.
 """
 
 from __future__ import annotations
@@ -25,10 +29,13 @@ from typing import Final
 
 from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions.events import (
+    COMPLETE,
+    EPOCH_RISES_FROM,
     IDLE,
     LAST_EPOCH,
     NO_PRODUCER,
     NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
     NO_TIME,
     PREPARED,
     PREVIOUS_STATES,
@@ -137,6 +144,8 @@ class Transaction:
             self._answer(event.token, ErrorCode.CONCURRENT_TRANSACTIONS, outcome)
         elif present is None or present is UNREADABLE:
             self._begin_anew(event, NO_PRODUCER, now_ms, outcome)
+        elif _is_ahead(present, event.expected):
+            self._answer(event.token, ErrorCode.CONCURRENT_TRANSACTIONS, outcome)
         elif not _may_initialize(present, event.expected):
             self._answer(event.token, ErrorCode.PRODUCER_FENCED, outcome)
         elif present.state in PREPARED:
@@ -198,6 +207,8 @@ class Transaction:
 
     def _add(self, event: AddPartitions, now_ms: int, outcome: Outcome) -> ErrorCode | None:
         present = self.snapshot
+        if present is not None and _is_ahead(present, event.producer):
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         if present is None or present.producer.id != event.producer.id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if present.producer.epoch != event.producer.epoch:
@@ -214,6 +225,7 @@ class Transaction:
             partitions=present.partitions | event.partitions if is_open else event.partitions,
             started_ms=present.started_ms if is_open else now_ms,
             updated_ms=now_ms,
+            version=event.version,
         )
         self._write(Reason.PARTITIONS_ADDED, snapshot, event.token, outcome)
         return None
@@ -229,6 +241,8 @@ class Transaction:
 
     def _verified(self, producer: Producer, partition: TopicPartition) -> ErrorCode:
         present = self.snapshot
+        if present is not None and _is_ahead(present, producer):
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         if present is None or present.producer.id != producer.id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if present.producer.epoch != producer.epoch:
@@ -240,6 +254,8 @@ class Transaction:
     # ---- the end
 
     def _end(self, event: End, now_ms: int, outcome: Outcome) -> ErrorCode | None:
+        if event.version >= EPOCH_RISES_FROM:
+            return self._end_raising(event, now_ms, outcome)
         present = self.snapshot
         if present is None or present.producer.id != event.producer.id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -251,8 +267,46 @@ class Transaction:
             complete = TransactionState.COMPLETE_COMMIT if event.commit else TransactionState.COMPLETE_ABORT
             return ErrorCode.NONE if present.state is complete else ErrorCode.INVALID_TXN_STATE
         decided = TransactionState.PREPARE_COMMIT if event.commit else TransactionState.PREPARE_ABORT
-        snapshot = replace(present, state=decided, updated_ms=now_ms)
+        snapshot = replace(present, state=decided, updated_ms=now_ms, version=event.version)
         self._write(Reason.ENDED, snapshot, event.token, outcome)
+        return None
+
+    def _end_raising(self, event: End, now_ms: int, outcome: Outcome) -> ErrorCode | None:
+        """End in version 2: the epoch rises, also with the abort of what has no partition yet.
+
+        The same epoch does not mean a repetition there, but the end of the next transaction: a repetition has
+        the epoch, or the used up producer, from before the end.
+        """
+        present = self.snapshot
+        if present is not None and _is_ahead(present, event.producer):
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if present is None or not _is_or_was(present, event.producer):
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        is_repeated = _has_ended(present, event.producer)
+        if is_repeated and present.state in PREPARED | COMPLETE:
+            return self._end_again(present, event, outcome)
+        if event.producer != present.producer:
+            return ErrorCode.PRODUCER_FENCED
+        if self.is_pending or present.state in PREPARED:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if event.commit and present.state is not TransactionState.ONGOING:
+            return ErrorCode.INVALID_TXN_STATE
+        if is_exhausted(present.producer.epoch) and event.new_id is None:
+            outcome.needs_producer_id = True
+            return None
+        self._write(Reason.ENDED, _raised(present, event, now_ms), event.token, outcome)
+        return None
+
+    def _end_again(self, present: TransactionSnapshot, event: End, outcome: Outcome) -> ErrorCode | None:
+        """Answer the repetition of an EndTxn that succeeded: with the same end, and the same next epoch."""
+        if self.is_pending:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        committed = present.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+        if committed is not event.commit:
+            return ErrorCode.INVALID_TXN_STATE
+        if present.state in PREPARED:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        outcome.replies.append(Reply(event.token, Result(ErrorCode.NONE, present.producer)))
         return None
 
     def _check_timeout(self, now_ms: int, outcome: Outcome) -> None:
@@ -269,7 +323,18 @@ class Transaction:
             return
         committed = present.state is TransactionState.PREPARE_COMMIT
         complete = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
-        snapshot = replace(present, state=complete, partitions=_NOTHING, updated_ms=now_ms)
+        previous = present.previous
+        if present.next_id != NO_PRODUCER_ID:
+            previous = Producer(present.producer.id, LAST_EPOCH - 1)
+        snapshot = replace(
+            present,
+            producer=present.successor,
+            previous=previous,
+            next_id=NO_PRODUCER_ID,
+            state=complete,
+            partitions=_NOTHING,
+            updated_ms=now_ms,
+        )
         self._write(Reason.COMPLETED, snapshot, None, outcome)
 
     # ---- expiration
@@ -300,9 +365,49 @@ def _result(written: Write, error: ErrorCode) -> Result:
         return Result(error)
     if written.reason is Reason.FENCED:
         return Result(ErrorCode.CONCURRENT_TRANSACTIONS)
-    if written.reason is Reason.INITIALIZED and written.snapshot is not None:
-        return Result(ErrorCode.NONE, written.snapshot.producer)
+    snapshot = written.snapshot
+    if snapshot is not None and written.reason is Reason.INITIALIZED:
+        return Result(ErrorCode.NONE, snapshot.producer)
+    if snapshot is not None and written.reason is Reason.ENDED and snapshot.version >= EPOCH_RISES_FROM:
+        return Result(ErrorCode.NONE, snapshot.successor)
     return Result(ErrorCode.NONE)
+
+
+def _raised(present: TransactionSnapshot, event: End, now_ms: int) -> TransactionSnapshot:
+    """Return the decided end of a transaction in the next epoch of its producer."""
+    is_open = present.state is TransactionState.ONGOING
+    return replace(
+        present,
+        producer=Producer(present.producer.id, present.producer.epoch + 1),
+        previous=present.producer,
+        next_id=NO_PRODUCER_ID if event.new_id is None else event.new_id,
+        state=TransactionState.PREPARE_COMMIT if event.commit else TransactionState.PREPARE_ABORT,
+        partitions=present.partitions if is_open else _NOTHING,
+        started_ms=present.started_ms if is_open else now_ms,
+        updated_ms=now_ms,
+        version=event.version,
+    )
+
+
+def _is_ahead(present: TransactionSnapshot, producer: Producer | None) -> bool:
+    """Return whether a producer was told its next id already, which comes with the completion."""
+    return producer is not None and present.next_id == producer.id != NO_PRODUCER_ID
+
+
+def _is_or_was(present: TransactionSnapshot, producer: Producer) -> bool:
+    return producer.id == present.producer.id or _has_used_up(present, producer)
+
+
+def _has_used_up(present: TransactionSnapshot, producer: Producer) -> bool:
+    """Return whether a producer is the one before the present id, in the last epoch that it was given."""
+    is_last = producer.epoch == LAST_EPOCH - 1 and present.producer.epoch == 0
+    return is_last and producer.id == present.previous.id != NO_PRODUCER_ID
+
+
+def _has_ended(present: TransactionSnapshot, producer: Producer) -> bool:
+    """Return whether the last end, in version 2, was that of this producer and epoch."""
+    is_raised = producer == Producer(present.producer.id, present.producer.epoch - 1)
+    return is_raised or _has_used_up(present, producer)
 
 
 def is_exhausted(epoch: int) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 from ottla.broker.coordinators.coordinator_partitions import partition_for
 from ottla.broker.peers.client import IncompatibleBroker
 from ottla.broker.runtime.background_tasks import BackgroundTasks
-from ottla.broker.transactions.events import Producer
+from ottla.broker.transactions.events import EPOCH_RISES_FROM, Producer
 from ottla.protocol.errors import ErrorCode, KafkaError, error_class
 from ottla.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
@@ -42,7 +42,27 @@ FIRST_BETWEEN_BROKERS: Final = 4
 """The first version of AddPartitionsToTxn that verifies."""
 
 Errors = Mapping[TopicPartition, ErrorCode]
-VerifyHere = Callable[[str, Producer, Collection[TopicPartition]], Errors]
+
+
+class CoordinatorHere(Protocol):
+    """The transaction coordinator of this broker."""
+
+    def verify(
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition], /
+    ) -> Errors:
+        """Return for each partition whether it is in the producer's open transaction."""
+        ...
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicPartition],
+        /,
+        version: int = 0,
+    ) -> ErrorCode:
+        """Make partitions part of the producer's transaction."""
+        ...
 
 
 class Coordinators(Protocol):
@@ -91,6 +111,7 @@ class _Waiting(NamedTuple):
     transactional_id: str
     producer: Producer
     partitions: Collection[TopicPartition]
+    joins: bool
     answer: asyncio.Future[Mapping[TopicPartition, ErrorCode]]
 
     def settle(self, errors: Mapping[TopicPartition, ErrorCode]) -> None:
@@ -116,15 +137,20 @@ class VerificationRequests:
         transactional_id: str,
         producer: Producer,
         partitions: Collection[TopicPartition],
+        *,
+        joins: bool = False,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return the coordinator's error for each partition; NETWORK_EXCEPTION where it gave no answer."""
+        """Return the coordinator's error for each partition; NETWORK_EXCEPTION where it gave no answer.
+
+        With `joins` the partitions are added to the transaction.
+        """
         answer: asyncio.Future[Mapping[TopicPartition, ErrorCode]]
         answer = asyncio.get_running_loop().create_future()
         queue = self._queues.get(broker_id)
         if queue is None:
             queue = self._queues[broker_id] = deque()
             self._tasks.spawn(self._serve(broker_id, queue), f"verify-transactions-{broker_id}")
-        queue.append(_Waiting(transactional_id, producer, partitions, answer))
+        queue.append(_Waiting(transactional_id, producer, partitions, joins, answer))
         return await answer
 
     def fail_all(self) -> None:
@@ -147,8 +173,9 @@ class VerificationRequests:
         error = ErrorCode.NETWORK_EXCEPTION
         try:
             response = await self._ask(broker_id, _request(batch))
-        except IncompatibleBroker:  # an older broker, which has nothing to verify with
-            error = ErrorCode.NONE
+        except IncompatibleBroker:  # an older broker, which has nothing to verify with, and adds nothing
+            for verification in batch:
+                verification.settle_all(ErrorCode.INVALID_TXN_STATE if verification.joins else ErrorCode.NONE)
         except (OSError, KafkaError) as failure:
             log.info("transactions not verified", extra={"broker": broker_id, "error": repr(failure)})
         else:
@@ -182,7 +209,7 @@ def _request(batch: Sequence[_Waiting]) -> AddPartitionsToTxnRequest:
                 transactional_id=verification.transactional_id,
                 producer_id=verification.producer.id,
                 producer_epoch=verification.producer.epoch,
-                verify_only=True,
+                verify_only=not verification.joins,
                 topics=_topics(verification.partitions),
             )
             for verification in batch
@@ -250,15 +277,15 @@ class Verification:
         self,
         *,
         metadata: MetadataCache,
-        verify_here: VerifyHere,
+        here: CoordinatorHere,
         coordinators: Coordinators,
         is_enabled: Callable[[], bool],
         metrics: Metrics,
         clock: Clock,
     ) -> None:
-        """`verify_here` asks the coordinator of this broker, `coordinators` those of the others."""
+        """`here` is the coordinator of this broker, `coordinators` are those of the others."""
         self._metadata = metadata
-        self._verify_here = verify_here
+        self._here = here
         self._is_enabled = is_enabled
         self._monotonic_ms = clock.monotonic_ms
         self._meters = VerificationMeters(metrics)
@@ -296,7 +323,7 @@ class Verification:
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if leader != self._metadata.broker_id:
             return None
-        found = self._verify_here(transactional_id, producer, partitions)
+        found = self._here.verify(transactional_id, producer, partitions)
         self._meters.note(found, 0.0)
         return _known_errors(found, knows_abortable)
 
@@ -323,6 +350,26 @@ class Verification:
         found = await self._requests.verify(leader, transactional_id, producer, partitions)
         self._meters.note(found, self._monotonic_ms() - began_ms)
         return _known_errors(found, knows_abortable)
+
+    async def join(
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+    ) -> Errors:
+        """Add partitions to the producer's transaction, in version 2; return the error of each.
+
+        NETWORK_EXCEPTION when the coordinator does not answer within `request.timeout.ms`.
+        """
+        leader = self._coordinator_of(transactional_id)
+        if leader is None:
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        began_ms = self._monotonic_ms()
+        found: Errors
+        if leader == self._metadata.broker_id:
+            error = await self._here.add_partitions(transactional_id, producer, partitions, EPOCH_RISES_FROM)
+            found = dict.fromkeys(partitions, error)
+        else:
+            found = await self._requests.verify(leader, transactional_id, producer, partitions, joins=True)
+        self._meters.note(found, self._monotonic_ms() - began_ms)
+        return _known_errors(found, knows_abortable=True)
 
     def _coordinator_of(self, transactional_id: str) -> int | None:
         count = self._metadata.partition_count(TRANSACTION_STATE_TOPIC)

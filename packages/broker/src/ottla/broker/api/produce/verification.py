@@ -2,7 +2,7 @@
 
 A batch of a transaction that is open in its partition needs none. The first one gets a guard, and its
 coordinator is asked; the append takes the guard, and is refused if a marker has ended the transaction
-meanwhile.
+meanwhile. In version 2 of transactions the coordinator is asked to add the partition: its producer did not.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest
 
 _FIRST_WITH_ABORTABLE: Final = 11
+_FIRST_THAT_JOINS: Final = 12
+"""The first version whose batches make their partitions part of the transaction (KIP-890)."""
 _RETRIED: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -75,6 +77,12 @@ class Verifier(Protocol):
         """Return the error of each partition: NONE for one in the open transaction of the producer."""
         ...
 
+    async def join(
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+    ) -> Errors:
+        """Add partitions to the producer's transaction, in version 2; return the error of each."""
+        ...
+
 
 class Needs(Protocol):
     """The parts of the broker that verify transactions."""
@@ -93,6 +101,8 @@ class Verified:
     """The guards and errors of the partitions of one request."""
 
     is_required: bool = False
+    joins: bool = False
+    """Whether the partitions join the transaction with these batches."""
     guards: dict[TopicPartition, VerificationGuard] = field(default_factory=dict)
     errors: dict[TopicPartition, KafkaError] = field(default_factory=dict)
     producer: Producer | None = None
@@ -108,7 +118,7 @@ class Verified:
     def take(self, errors: Errors) -> None:
         """Take the errors that the coordinator has answered."""
         self.errors = {
-            topic_partition: _refusal(code)
+            topic_partition: _refusal(code, joins=self.joins)
             for topic_partition, code in errors.items()
             if code is not ErrorCode.NONE
         }
@@ -122,9 +132,8 @@ def verified_now(services: Needs, request: ProduceRequest, context: RequestConte
 
     Raises `InvalidProducerIdMapping` for batches of several producers.
     """
-    if request.transactional_id is None or not services.verification.is_enabled:
+    if (verified := _required(services, request, context)) is None:
         return NOTHING_TO_VERIFY
-    verified = Verified(is_required=True)
     for topic in request.topic_data:
         for data in topic.partition_data:
             _begin(services, verified, TopicPartition(topic.name, data.index), data)
@@ -133,23 +142,37 @@ def verified_now(services: Needs, request: ProduceRequest, context: RequestConte
 
 async def verify(services: Needs, request: ProduceRequest, context: RequestContext) -> Verified:
     """Verify the batches of a request, and wait for its coordinator. Raises what `verified_now` raises."""
-    if request.transactional_id is None or not services.verification.is_enabled:
+    if (verified := _required(services, request, context)) is None:
         return NOTHING_TO_VERIFY
-    verified = Verified(is_required=True)
     for topic in request.topic_data:
         async for data in context.paced(topic.partition_data):
             _begin(services, verified, TopicPartition(topic.name, data.index), data)
     if not _answered_now(services, verified, request, context):
-        assert verified.producer is not None
-        verified.take(
-            await services.verification.verify(
-                request.transactional_id,
-                verified.producer,
-                verified.guards.keys(),
-                knows_abortable=context.api_version >= _FIRST_WITH_ABORTABLE,
-            )
-        )
+        verified.take(await _asked(services, verified, request, context))
     return verified
+
+
+def _required(services: Needs, request: ProduceRequest, context: RequestContext) -> Verified | None:
+    """Return the place of the results, None where no batch needs a verification."""
+    joins = context.api_version >= _FIRST_THAT_JOINS
+    if request.transactional_id is None or not (joins or services.verification.is_enabled):
+        return None
+    return Verified(is_required=True, joins=joins)
+
+
+async def _asked(
+    services: Needs, verified: Verified, request: ProduceRequest, context: RequestContext
+) -> Errors:
+    assert verified.producer is not None
+    name, partitions = request.transactional_id or "", verified.guards.keys()
+    if verified.joins:
+        return await services.verification.join(name, verified.producer, partitions)
+    return await services.verification.verify(
+        name,
+        verified.producer,
+        partitions,
+        knows_abortable=context.api_version >= _FIRST_WITH_ABORTABLE,
+    )
 
 
 def _answered_now(
@@ -158,6 +181,8 @@ def _answered_now(
     """Whether nothing has to be asked, or the coordinator of this broker has answered."""
     if not verified.guards or verified.producer is None:
         return True
+    if verified.joins:
+        return False  # that takes a write, also on this broker
     errors = services.verification.now(
         request.transactional_id or "",
         verified.producer,
@@ -184,7 +209,11 @@ def _begin(
     if partition is None or not partition.leads:
         return  # the append raises the error
     guard = partition.log.producers.begin_verification(
-        header.producer_id, header.producer_epoch, header.base_sequence, services.environment.clock.now_ms()
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        services.environment.clock.now_ms(),
+        joins=verified.joins,
     )
     if guard is not None:
         verified.guards[topic_partition] = guard
@@ -211,10 +240,13 @@ def is_transactional(records: bytes | memoryview | None) -> bool:
         return False
 
 
-def _refusal(code: ErrorCode) -> KafkaError:
-    """The error of a partition whose verification failed with `code`."""
+def _refusal(code: ErrorCode, *, joins: bool) -> KafkaError:
+    """The error of a partition whose verification failed with `code`.
+
+    Producers of version 2 know CONCURRENT_TRANSACTIONS, which is common there while markers are written.
+    """
     if code is ErrorCode.INVALID_TXN_STATE:
         return InvalidTxnState("Partition was not added to the transaction")
-    if code in _RETRIED:
+    if code in _RETRIED and not (joins and code is ErrorCode.CONCURRENT_TRANSACTIONS):
         return NotEnoughReplicas(f"Unable to verify that the partition is in the transaction: {code.name}")
     return error_for(code)

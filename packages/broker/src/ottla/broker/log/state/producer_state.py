@@ -67,10 +67,12 @@ class VerificationGuard:
     one of a later transaction does not let the late append in.
     """
 
-    __slots__ = ("begun_ms", "epoch", "lowest_sequence")
+    __slots__ = ("begun_ms", "epoch", "joins", "lowest_sequence")
 
-    def __init__(self, epoch: int, lowest_sequence: int, begun_ms: int) -> None:
+    def __init__(self, epoch: int, lowest_sequence: int, begun_ms: int, *, joins: bool = False) -> None:
         self.epoch = epoch
+        self.joins = joins
+        """Whether the partition joins the transaction with it, as in version 2."""
         self.lowest_sequence = lowest_sequence
         """The lowest sequence number that was to be verified: no later one may be appended first."""
         self.begun_ms = begun_ms
@@ -219,22 +221,30 @@ class ProducerStates:
     # ---- before an append
 
     def begin_verification(
-        self, producer_id: int, epoch: int, sequence: int, now_ms: int
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, joins: bool = False
     ) -> VerificationGuard | None:
         """Return the guard for the first append of a transaction; None if the transaction is open already.
 
-        The coordinator has to be asked before the guard is given to an append.
+        The coordinator has to be asked before the guard is given to an append. `joins` where it is asked to
+        add the partition to the transaction, as in version 2.
         """
-        if producer_id in self._open:
+        if self._is_open(producer_id, epoch):
             return None
         guard = self._guards.get(producer_id)
         if guard is None:
-            guard = self._guards[producer_id] = VerificationGuard(epoch, sequence, now_ms)
+            guard = self._guards[producer_id] = VerificationGuard(epoch, sequence, now_ms, joins=joins)
         elif epoch > guard.epoch:
-            guard.epoch, guard.lowest_sequence = epoch, sequence
+            guard.epoch, guard.lowest_sequence, guard.joins = epoch, sequence, joins
         elif epoch == guard.epoch:
             guard.lowest_sequence = min(guard.lowest_sequence, sequence)
         return guard
+
+    def _is_open(self, producer_id: int, epoch: int) -> bool:
+        """Return whether the transaction of an epoch is open: in version 2 the next one has the next epoch.
+
+        Its producer may be told of it before the marker of the last one has arrived here.
+        """
+        return producer_id in self._open and self._producers[producer_id].epoch >= epoch
 
     def check(
         self, headers: Sequence[BatchHeader], guard: VerificationGuard | None = NOT_REQUIRED
@@ -258,13 +268,15 @@ class ProducerStates:
                     return duplicate
                 if not header.is_transactional and producer.transaction_start != _NONE:
                     raise InvalidTxnState(f"producer {producer_id} has a transaction open")
-            if header.is_transactional and producer_id not in self._open:
+            if header.is_transactional and not self._is_open(producer_id, header.producer_epoch):
                 self._check_guard(header, guard)
             known = staged.get(producer_id)
             if known is None and producer is not None:
                 known = producer.epoch, producer.last_sequence
             if known is not None:
                 _check_sequence(header, *known)
+            elif guard is not None and guard.joins:
+                _check_first(header)
             staged[producer_id] = header.producer_epoch, header.last_sequence
         return None
 
@@ -309,7 +321,7 @@ class ProducerStates:
         producer = self._producers.get(header.producer_id)
         if producer is not None:
             _check_epoch(header, producer.epoch)
-        if header.is_transactional and header.producer_id not in self._open:
+        if header.is_transactional and not self._is_open(header.producer_id, header.producer_epoch):
             self._check_guard(header, guard)
 
     def check_marker(self, header: BatchHeader, marker: EndTransactionMarker) -> None:
@@ -453,4 +465,12 @@ def _check_sequence(header: BatchHeader, epoch: int, last_sequence: int) -> None
     if header.base_sequence != expected and epoch != _NONE:
         raise OutOfOrderSequenceNumber(
             f"producer {header.producer_id} sent sequence {header.base_sequence}, {expected} is next"
+        )
+
+
+def _check_first(header: BatchHeader) -> None:
+    """Check the first batch of a producer that joins, and was not here before: each epoch begins with 0."""
+    if header.base_sequence != 0:
+        raise OutOfOrderSequenceNumber(
+            f"producer {header.producer_id} sent sequence {header.base_sequence}, 0 is the first"
         )
