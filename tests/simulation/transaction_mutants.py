@@ -10,14 +10,15 @@ from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.groups.offsets.partition_state import GroupsState
 from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.broker.runtime.frozen_classes import replace
-from ottla.broker.transactions import markers
-from ottla.broker.transactions.coordinator import Expiration
-from ottla.broker.transactions.events import Reason, TransactionState
+from ottla.broker.transactions import markers, transaction
+from ottla.broker.transactions.coordinator import Expiration, TransactionCoordinator
+from ottla.broker.transactions.events import PREPARED, AddPartitions, Reason, TransactionState
 from ottla.broker.transactions.hosted_transactions import HostedTransactions
-from ottla.broker.transactions.marker_queue import Verdict
+from ottla.broker.transactions.marker_queue import EndedTransaction, Verdict
 from ottla.broker.transactions.marker_sender import MarkerSender
 from ottla.broker.transactions.transaction import Transaction
 from ottla.broker.transactions.verification import Verification
+from ottla.protocol.errors import ErrorCode
 from simulation.mutants import Patch, mutant
 
 
@@ -255,3 +256,73 @@ def stable_offsets_not_confirmed() -> list[Patch]:
         return None
 
     return [(RecordWriter, "confirm_leadership", confirm_leadership)]
+
+
+# ---- version 2
+
+
+@mutant(transactions=True)
+def epoch_does_not_rise_at_the_end() -> list[Patch]:
+    """An EndTxn of version 2 leaves the producer in its epoch, in which a late batch may come."""
+    original = transaction._raised
+
+    def raised(present: Any, event: Any, now_ms: int) -> Any:
+        return replace(original(present, event, now_ms), producer=present.producer)
+
+    return [(transaction, "_raised", raised)]
+
+
+@mutant(transactions=True)
+def open_in_whichever_epoch() -> list[Patch]:
+    """A batch of the next transaction gets into the last one, whose marker has not arrived."""
+
+    def is_open(self: Any, producer_id: int, epoch: int) -> bool:
+        return producer_id in self._open
+
+    return [(ProducerStates, "_is_open", is_open)]
+
+
+@mutant(transactions=True)
+def partition_joins_while_markers_are_written() -> list[Patch]:
+    """The coordinator adds a partition to the transaction whose end is decided."""
+    original = Transaction._add
+
+    def add(self: Any, event: Any, now_ms: int, outcome: Any) -> Any:
+        present = self.snapshot
+        if present is not None and present.producer == event.producer and present.state in PREPARED:
+            return ErrorCode.NONE
+        return original(self, event, now_ms, outcome)
+
+    return [(Transaction, "_add", add)]
+
+
+@mutant(transactions=True)
+def joined_before_the_commit() -> list[Patch]:
+    """A leader is told that its partition is in the transaction before the coordinator has written that."""
+    original = TransactionCoordinator._add_partitions
+
+    async def add_partitions(self: Any, name: str, producer: Any, partitions: Any, version: int) -> Any:
+        if version == 0:
+            return await original(self, name, producer, partitions, version)
+        found = self._find(name)
+        if isinstance(found, ErrorCode):
+            return found
+        answer = self._new_answer()
+        self._hosted.step(*found, AddPartitions(answer, producer, partitions, version))
+        return answer.result().error if answer.done() else ErrorCode.NONE
+
+    return [(TransactionCoordinator, "_add_partitions", add_partitions)]
+
+
+@mutant(transactions=True)
+def markers_have_the_epoch_of_the_records() -> list[Patch]:
+    """The markers of a transaction of version 2 have the epoch before the end: leaders refuse them."""
+    original = EndedTransaction.of.__func__  # type: ignore[attr-defined]
+
+    def of(cls: Any, transaction: Any, hosted: Any) -> Any:
+        ended = original(cls, transaction, hosted)
+        if ended.version > 1 and ended.producer.epoch > 0:
+            ended.producer = replace(ended.producer, epoch=ended.producer.epoch - 1)
+        return ended
+
+    return [(EndedTransaction, "of", classmethod(of)), (EndedTransaction, "is_decided", True)]

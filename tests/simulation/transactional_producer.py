@@ -1,4 +1,9 @@
-"""One producer of a worker: its transactions, from InitProducerId until it is fenced or ends."""
+"""One producer of a worker: its transactions, from InitProducerId until it is fenced or ends.
+
+Each transaction is of version 1, whose partitions the producer announces, or of version 2 (KIP-890), as
+chance has it: a producer learns of a changed level between two of them. Before the first of version 2 it
+raises its epoch, as clients have to: leaders cannot tell the transactions of one epoch apart.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +61,13 @@ TIMEOUT_MS: Final = 3_000
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
 TRIES: Final = 40
+OF_VERSION_2: Final = 0.5
+"""The part of transactions that are of version 2."""
+VERSIONS: Final = {
+    1: {ProduceRequest: 11, TxnOffsetCommitRequest: 4, EndTxnRequest: 4},
+    2: {ProduceRequest: 12, TxnOffsetCommitRequest: 5, EndTxnRequest: 5},
+}
+"""The newest version of the requests by that of the transaction."""
 ABORTED_INSTEAD: Final = 0.2
 """The part of transactions that their producers abort."""
 MOVED: Final = frozenset(
@@ -99,6 +111,8 @@ class Life:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._producer = (-1, -1)
         self._sequences: dict[TopicPartition, int] = {}
+        self._version = 2
+        """Of the present transaction, or the last one; there is none before the first."""
         self.sleep_s = 0.0
         """How long it sleeps before its next request: it does not know that there is another life."""
 
@@ -138,8 +152,9 @@ class Life:
             try:
                 broker_id = await where()
                 connection = await self._connections.to(broker_id)
+                newest = VERSIONS[self._version].get(type(request), max_version)
                 response = await connection.send(
-                    request, response_type, timeout_s=ANSWER_WITHIN_S, max_version=max_version
+                    request, response_type, timeout_s=ANSWER_WITHIN_S, max_version=newest
                 )
             except ClientError:
                 self._coordinators.clear()
@@ -193,13 +208,24 @@ class Life:
 
     # ---- beginning
 
-    async def _initialize(self) -> None:
-        request = InitProducerIdRequest(transactional_id=self._id, transaction_timeout_ms=TIMEOUT_MS)
+    async def _initialize(self, present: tuple[int, int] = (-1, -1)) -> None:
+        request = InitProducerIdRequest(
+            transactional_id=self._id,
+            transaction_timeout_ms=TIMEOUT_MS,
+            producer_id=present[0],
+            producer_epoch=present[1],
+        )
         response = await self._ask(
             self._transactions, request, InitProducerIdResponse, lambda one: one.error_code
         )
         self._producer = response.producer_id, response.producer_epoch
+        self._sequences.clear()
         self._cluster.note(f"producer {self._id} {self._producer}")
+
+    async def _choose_version(self) -> None:
+        before, self._version = self._version, 2 if self._cluster.chance.random() < OF_VERSION_2 else 1
+        if before < self._version:
+            await self._initialize(self._producer)
 
     async def position(self, *, for_ever: bool = False) -> int:
         """Return the committed offset of the input. Raises `LifeEnded`."""
@@ -225,13 +251,15 @@ class Life:
             await asyncio.sleep(chance.uniform(0.05, 0.2))
             return position
         records = records[: chance.randint(1, 4)]
+        await self._choose_version()
         attempt = self._clients.history.begin(self._worker)
         by_partition: dict[TopicPartition, list[Output]] = {}
         for offset, value in records:
             output = Output(self._worker, attempt.number, offset, value)
             by_partition.setdefault(chance.choice(OUTPUTS), []).append(output)
         for partition, outputs in by_partition.items():
-            await self._add_partition(partition)
+            if self._version == 1:
+                await self._add_partition(partition)
             if chance.random() < 0.04:
                 await self._leave_behind(partition, outputs)
             await self._produce(attempt, partition, outputs)
@@ -294,17 +322,18 @@ class Life:
 
     async def _leave_behind(self, partition: TopicPartition, outputs: list[Output]) -> None:
         """Abort while a batch is on its way: it may arrive behind the marker (KIP-890)."""
-        task = self._cluster.outside.create_task(self._send_late(partition, outputs))
+        request = self._produce_request(partition, outputs)
+        task = self._cluster.outside.create_task(self._send_late(partition, request))
         await self._end(None, commit=False)
         await asyncio.wait([task])
         raise LifeEnded
 
-    async def _send_late(self, partition: TopicPartition, outputs: list[Output]) -> None:
+    async def _send_late(self, partition: TopicPartition, request: ProduceRequest) -> None:
+        newest = VERSIONS[self._version][ProduceRequest]
         try:
             await asyncio.sleep(self._cluster.chance.uniform(0.0, 0.2))
             connection = await self._connections.to(self._connections.leader(partition))
-            request = self._produce_request(partition, outputs)
-            await connection.send(request, ProduceResponse, timeout_s=ANSWER_WITHIN_S)
+            await connection.send(request, ProduceResponse, timeout_s=ANSWER_WITHIN_S, max_version=newest)
         except ClientError:
             return
 
@@ -316,7 +345,8 @@ class Life:
             producer_epoch=producer_epoch,
             group_id=self._group,
         )
-        await self._ask(self._transactions, add, AddOffsetsToTxnResponse, lambda one: one.error_code)
+        if self._version == 1:
+            await self._ask(self._transactions, add, AddOffsetsToTxnResponse, lambda one: one.error_code)
         partition = TxnOffsetCommitRequestPartition(
             partition_index=self._input.partition, committed_offset=offset, committed_metadata=None
         )
@@ -341,7 +371,10 @@ class Life:
             producer_epoch=self._producer[1],
             committed=commit,
         )
-        await self._ask(self._transactions, request, EndTxnResponse, lambda one: one.error_code)
+        response = await self._ask(self._transactions, request, EndTxnResponse, lambda one: one.error_code)
+        if self._version > 1:
+            self._producer = response.producer_id, response.producer_epoch
+            self._sequences.clear()
         if attempt is not None:
             attempt.told = Ending.COMMITTED if commit else Ending.ABORTED
             self._cluster.note(f"transaction {attempt.number} {attempt.told.value}")

@@ -104,7 +104,7 @@ def _read(encoded: bytes) -> TransactionSnapshot:
 
 
 def _last_epoch_before(value: TransactionLogValue) -> int:
-    """Return the epoch of the previous producer id, -1 where the record does not tell it.
+    """Return the epoch of the previous producer id, -1 where the record does not show it.
 
     An id is replaced when its epochs are used up, so it had the last one that clients get.
     """

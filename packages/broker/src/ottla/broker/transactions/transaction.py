@@ -390,7 +390,7 @@ def _raised(present: TransactionSnapshot, event: End, now_ms: int) -> Transactio
 
 
 def _is_ahead(present: TransactionSnapshot, producer: Producer | None) -> bool:
-    """Return whether a producer was told its next id already, which comes with the completion."""
+    """Return whether a producer has its next id already, which the completion brings."""
     return producer is not None and present.next_id == producer.id != NO_PRODUCER_ID
 
 
