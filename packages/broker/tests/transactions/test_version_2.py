@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from ottla.broker.coordinators.testing import in_virtual_time
 from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions.driver_testing import A, B, TransactionDriver
 from ottla.broker.transactions.events import (
@@ -14,6 +17,15 @@ from ottla.broker.transactions.events import (
     TransactionState,
 )
 from ottla.broker.transactions.records import TransactionRecord, decode_record, encode_record
+from ottla.broker.transactions.testing import (
+    ALL,
+    MemoryCluster,
+    described,
+    initialized,
+    leading,
+    memory_store,
+    until,
+)
 from ottla.broker.transactions.transaction import Transaction
 from ottla.protocol.errors import ErrorCode
 
@@ -306,3 +318,78 @@ def test_a_transaction_in_the_last_epoch_is_fenced_in_the_one_that_no_client_get
     assert driver.snapshot.producer == Producer(last.id, LAST_EPOCH)
     assert driver.initialized().epoch == 0
     assert driver.snapshot.producer.id != last.id
+
+
+# ---- the coordinator
+
+
+@in_virtual_time
+async def test_an_end_in_version_2_brings_the_next_epoch_and_the_markers_have_it() -> None:
+    store, cluster = memory_store(), MemoryCluster()
+    async with leading(store, cluster) as coordinator:
+        first = await initialized(coordinator)
+        assert await coordinator.add_partitions("t", first, ALL, 2) is NONE
+
+        result = await coordinator.end_raising("t", first, commit=True)
+
+        assert (result.error, result.producer) == (NONE, Producer(first.id, 1))
+        await until(coordinator, TransactionState.COMPLETE_COMMIT)
+        assert {marker.producer_epoch for found in cluster.written.values() for marker in found} == {1}
+        assert await coordinator.add_partitions("t", result.producer, ALL, 2) is NONE
+
+
+@in_virtual_time
+async def test_after_the_last_epoch_the_coordinator_takes_another_producer_id() -> None:
+    store, cluster = memory_store(), MemoryCluster()
+    async with leading(store, cluster) as coordinator:
+        first = await initialized(coordinator)
+        found = coordinator._find("t")
+        assert not isinstance(found, ErrorCode)
+        last = Producer(first.id, LAST_EPOCH - 1)
+        found[1].replay(replace(described(coordinator), producer=last))
+        assert await coordinator.add_partitions("t", last, ALL, 2) is NONE
+
+        result = await coordinator.end_raising("t", last, commit=True)
+        again = await coordinator.end_raising("t", last, commit=True)
+
+        assert (result.error, result.producer.epoch) == (NONE, 0)
+        assert result.producer.id != first.id
+        assert again.error is ErrorCode.CONCURRENT_TRANSACTIONS
+        await until(coordinator, TransactionState.COMPLETE_COMMIT)
+        repeated = await coordinator.end_raising("t", last, commit=True)
+        assert (repeated.error, repeated.producer) == (NONE, result.producer)
+        assert await coordinator.add_partitions("t", result.producer, ALL, 2) is NONE
+
+
+@in_virtual_time
+async def test_an_abort_without_a_partition_is_complete_at_once() -> None:
+    async with leading(memory_store(), MemoryCluster()) as coordinator:
+        first = await initialized(coordinator)
+
+        result = await coordinator.end_raising("t", first, commit=False)
+
+        assert (result.error, result.producer.epoch) == (NONE, 1)
+        await until(coordinator, TransactionState.COMPLETE_ABORT)
+
+
+@in_virtual_time
+async def test_partitions_that_join_at_the_same_time_wait_for_each_other() -> None:
+    async with leading(memory_store(), MemoryCluster()) as coordinator:
+        first = await initialized(coordinator)
+
+        errors = await asyncio.gather(
+            *(coordinator.add_partitions("t", first, [partition], 2) for partition in ALL)
+        )
+
+        assert errors == [NONE] * 3
+        assert described(coordinator).partitions == frozenset(ALL)
+
+
+@in_virtual_time
+async def test_an_end_of_an_unknown_transactional_id_has_its_error() -> None:
+    async with leading(memory_store(), MemoryCluster()) as coordinator:
+        result = await coordinator.end_raising("nobody", Producer(1, 0), commit=True)
+        assert result.error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert (await coordinator.end_raising("", Producer(1, 0), commit=True)).error is (
+            ErrorCode.INVALID_REQUEST
+        )
