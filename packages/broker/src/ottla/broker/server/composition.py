@@ -188,6 +188,7 @@ class Composition:
         replicas: Replicas,
         quotas: ReplicationQuotas,
     ) -> Services:
+        """Make what handlers act on; it has over 50 lines because each part has one."""
         config, environment, zookeeper, logs = self.config, self.environment, self.zookeeper, self.logs
         topic_metrics = TopicMetrics(self.metrics)
         delayed_fetches = DelayedFetches(config.max_delayed_fetches, environment.budget)
