@@ -101,9 +101,9 @@ def spark_connector() -> str:
     )
 
 
-def kafka_streams() -> str:
-    """Class path of Apache Kafka Streams 3.9."""
-    return classpath(f"org.apache.kafka:kafka-streams:{KAFKA_3}", "org.slf4j:slf4j-simple:1.7.36")
+def kafka_streams(version: str = KAFKA_3) -> str:
+    """Class path of Apache Kafka Streams."""
+    return classpath(f"org.apache.kafka:kafka-streams:{version}", "org.slf4j:slf4j-simple:1.7.36")
 
 
 def kafka_connect() -> str:

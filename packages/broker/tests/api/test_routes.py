@@ -72,6 +72,9 @@ from ottla.broker.api import (
     share_group_offsets,
     share_group_state,
     stop_replica,
+    streams_group_describe,
+    streams_group_heartbeat,
+    streams_group_topology_description_update,
     sync_group,
     txn_offset_commit,
     update_features,
@@ -201,6 +204,9 @@ HANDLERS: Final[dict[str, Handler[Services]]] = {
     "share_group_state.delete": share_group_state.delete,
     "share_group_state.summarize": share_group_state.summarize,
     "stop_replica": stop_replica.handle,
+    "streams_group_describe": streams_group_describe.handle,
+    "streams_group_heartbeat": streams_group_heartbeat.handle,
+    "streams_group_topology_description_update": streams_group_topology_description_update.handle,
     "sync_group": sync_group.handle,
     "txn_offset_commit": txn_offset_commit.handle,
     "update_features": update_features.handle,
@@ -302,6 +308,9 @@ ASKED_FOR: Final = {
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "",
     ApiKey.PUSH_TELEMETRY: "",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "Describe Topic",
+    ApiKey.STREAMS_GROUP_HEARTBEAT: "Read Group, Describe Topic, Create Cluster, Create Topic",
+    ApiKey.STREAMS_GROUP_DESCRIBE: "Describe Group, Describe Topic",
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: "Read Group",
 }
 
 

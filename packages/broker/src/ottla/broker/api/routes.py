@@ -256,6 +256,17 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
         (CLUSTER_ACTION.in_handler,), EXEMPT,
     ),
     Route(
+        ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 1, of("streams_group_heartbeat"),
+        (READ_GROUPS, DESCRIBE_TOPICS, CREATE.in_handler, CREATE_TOPICS),
+    ),
+    Route(
+        ApiKey.STREAMS_GROUP_DESCRIBE, 0, 1, of("streams_group_describe"), (DESCRIBE_GROUPS, DESCRIBE_TOPICS)
+    ),
+    Route(
+        ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, 0, 0,
+        of("streams_group_topology_description_update"), (READ_GROUPS,),
+    ),
+    Route(
         ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, of("allocate_producer_ids"), (CLUSTER_ACTION,), of_brokers=always
     ),
 )  # fmt: skip

@@ -60,6 +60,16 @@ def gzip_level(level: int) -> str | None:
     return None if level == DEFAULT_GZIP_LEVEL or 1 <= level <= 9 else "must be between 1 and 9, or -1"
 
 
+def only(name: str) -> Check:
+    """Accept a list of this one name."""
+    return lambda names: None if names == (name,) else f"must be {name}, there is no other"
+
+
+def each_once(names: tuple[str, ...]) -> str | None:
+    """Accept a list without repetition."""
+    return None if len(set(names)) == len(names) else "must not have an entry twice"
+
+
 @frozen(kw_only=True)
 class BrokerConfig(
     NetworkSettings,
@@ -496,6 +506,62 @@ class BrokerConfig(
         "The most bytes of metadata that the members of a group send together when they join.",
         at_least(1),
         ottla_only=True,
+    )
+    group_streams_session_timeout_ms: int = setting(
+        45_000, "How long a silent member stays in a streams group.", at_least(1)
+    )
+    group_streams_min_session_timeout_ms: int = setting(
+        45_000, "The shortest `streams.session.timeout.ms` of a group.", at_least(1)
+    )
+    group_streams_max_session_timeout_ms: int = setting(
+        60_000, "The longest `streams.session.timeout.ms` of a group.", at_least(1)
+    )
+    group_streams_heartbeat_interval_ms: int = setting(
+        5_000, "The time between two heartbeats of a member of a streams group.", at_least(1)
+    )
+    group_streams_min_heartbeat_interval_ms: int = setting(
+        5_000, "The shortest `streams.heartbeat.interval.ms` of a group.", at_least(1)
+    )
+    group_streams_max_heartbeat_interval_ms: int = setting(
+        15_000, "The longest `streams.heartbeat.interval.ms` of a group.", at_least(1)
+    )
+    group_streams_max_size: int = setting(MAX_INT, "The most members of a streams group.", at_least(1))
+    group_streams_num_standby_replicas: int = setting(
+        0, "How many standby tasks each task with state has.", at_least(0)
+    )
+    group_streams_max_standby_replicas: int = setting(
+        2, "The largest `streams.num.standby.replicas` of a group.", at_least(0)
+    )
+    group_streams_initial_rebalance_delay_ms: int = setting(
+        3_000, "How long the first assignment of a streams group waits for more members.", at_least(0)
+    )
+    group_streams_assignment_interval_ms: int = setting(
+        1_000, "The least time between two assignments of a streams group.", at_least(0), update=_CLUSTER
+    )
+    group_streams_min_assignment_interval_ms: int = setting(
+        0, "The shortest `streams.assignment.interval.ms` of a group.", at_least(0)
+    )
+    group_streams_max_assignment_interval_ms: int = setting(
+        15_000, "The longest `streams.assignment.interval.ms` of a group.", at_least(0)
+    )
+    group_streams_assignors: tuple[str, ...] = setting(
+        ("sticky",),
+        "The assignors of streams groups; the first one serves groups that ask for none.",
+        only("sticky"),
+    )
+    group_streams_rack_aware_assignment_tags: tuple[str, ...] = setting(
+        (),
+        "The client tags that members must have, so that standby tasks can be spread over their values.",
+        each_once,
+    )
+    group_streams_task_offset_interval_ms: int = setting(
+        60_000, "How often members report the offsets of their tasks.", at_least(1)
+    )
+    group_streams_min_task_offset_interval_ms: int = setting(
+        15_000, "The shortest `streams.task.offset.interval.ms` of a group.", at_least(1)
+    )
+    group_streams_acceptable_recovery_lag: int = setting(
+        10_000, "The lag up to which the state of a task counts as complete.", at_least(0), long=True
     )
     offset_metadata_max_bytes: int = setting(4_096, "The longest metadata of a committed offset.")
     offsets_load_buffer_size: int = setting(

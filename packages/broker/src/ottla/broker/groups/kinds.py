@@ -304,5 +304,6 @@ class GroupOf:
 KINDS: Final[Mapping[GroupKind, NewGroup]] = {
     GroupKind.CONSUMER: GroupOf("consumer.group"),
     GroupKind.SHARE: GroupOf("share.group"),
+    GroupKind.STREAMS: GroupOf("streams.group"),
 }
 """The kinds that are hosted beside the classic one. Records of another kind are skipped."""
