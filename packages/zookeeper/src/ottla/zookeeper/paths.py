@@ -49,6 +49,10 @@ OTTLA_UNKNOWN_USERS = "/ottla/security/unknown_users"
 """The secret from which brokers derive the salts of users that do not exist."""
 OTTLA_TOPIC_SETTINGS = "/ottla/config/topics"
 OTTLA_CLIENT_METRICS = "/ottla/client_metrics"
+OTTLA_GROUP_SETTINGS = "/ottla/config/groups"
+OTTLA_CONFIG_CHANGES = "/ottla/config/changes"
+"""Announcements of settings of groups: a broker of Apache Kafka 3.9 does not know them."""
+OTTLA_CONFIG_CHANGE_PREFIX = f"{OTTLA_CONFIG_CHANGES}/change_"
 OTTLA_FEATURES = "/ottla/features"
 """The feature levels: a broker of Apache Kafka 3.9 exits when `/feature` has one that it does not know."""
 CREDENTIALS = "/ottla/credentials"
@@ -202,6 +206,11 @@ def config_entity(entity_type: str, name: str) -> str:
 def ottla_topic_settings(name: str) -> str:
     """The overrides of a topic's keys that Apache Kafka does not know."""
     return f"{OTTLA_TOPIC_SETTINGS}/{topic_segment(name)}"
+
+
+def ottla_group_settings(sanitized: str) -> str:
+    """The settings of a group, whose id is URL-encoded."""
+    return f"{OTTLA_GROUP_SETTINGS}/{segment(sanitized)}"
 
 
 def delegation_token(token_id: str) -> str:

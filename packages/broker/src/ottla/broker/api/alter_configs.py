@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ottla.broker.api.describe_configs import BROKER, CLIENT_METRICS, TOPIC, refusal
+from ottla.broker.api.describe_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC, named_group, refusal
 from ottla.broker.cluster.zookeeper_session import zookeeper_errors
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import ALTER_CONFIGS, ALTER_TOPIC_CONFIGS
@@ -130,6 +130,8 @@ async def _alter(
         with zookeeper_errors(InvalidConfig):
             if kind == TOPIC:
                 await services.configs.alter_topic(name, change, validate_only=validate_only)
+            elif kind == GROUP:
+                await services.configs.alter_group(named_group(name), change, validate_only=validate_only)
             elif kind == BROKER:
                 permit = _permitted if context.has_authorizer else _by_address(services, context)
                 await services.configs.alter_broker(name, change, permit=permit, validate_only=validate_only)

@@ -12,6 +12,7 @@ from ottla.broker.requests.permissions import DESCRIBE_CONFIGS, DESCRIBE_TOPIC_C
 from ottla.broker.security.authorizer import CLUSTER, Resource, ResourceType
 from ottla.protocol.errors import (
     ClusterAuthorizationFailed,
+    GroupAuthorizationFailed,
     InvalidRequest,
     InvalidTopicException,
     KafkaError,
@@ -38,6 +39,7 @@ TOPIC: Final = 2
 BROKER: Final = 4
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
+GROUP: Final = 32
 
 
 class Needs(Protocol):
@@ -105,6 +107,10 @@ def refusal(
     if kind == TOPIC:
         allowed = context.allows(on_topic, Resource(ResourceType.TOPIC, name))
         return None if allowed else TopicAuthorizationFailed()
+    if kind == GROUP:
+        on_group = on_topic._replace(type=ResourceType.GROUP)
+        allowed = context.allows(on_group, Resource(ResourceType.GROUP, name))
+        return None if allowed else GroupAuthorizationFailed()
     if kind in (BROKER, BROKER_LOGGER, CLIENT_METRICS) and not context.allows(on_cluster, CLUSTER):
         return ClusterAuthorizationFailed()
     return None
@@ -144,11 +150,20 @@ def _entries(services: Needs, resource_type: int, name: str) -> Sequence[Entry]:
         if name not in ("", own):
             raise InvalidRequest(f"Unexpected broker id, expected {own} or empty string, but received {name}")
         return services.configs.describe_broker(name)
+    if resource_type == GROUP:
+        return services.configs.describe_group(named_group(name))
     if resource_type == BROKER_LOGGER:
         return ()
     if resource_type == CLIENT_METRICS:
         return services.client_metrics().subscriptions.describe(name)
     raise InvalidRequest(f"Unsupported resource type: {resource_type}")
+
+
+def named_group(name: str) -> str:
+    """Return the id of a group. Raises InvalidRequest for an empty one."""
+    if not name:
+        raise InvalidRequest("Group name must not be empty.")
+    return name
 
 
 def _result(entry: Entry, request: DescribeConfigsRequest, version: int) -> DescribeConfigsResourceResult:

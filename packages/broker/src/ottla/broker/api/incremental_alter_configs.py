@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from ottla.broker.api.alter_configs import Needs, alter_each
-from ottla.broker.api.describe_configs import CLIENT_METRICS, TOPIC
+from ottla.broker.api.describe_configs import CLIENT_METRICS, GROUP, TOPIC
 from ottla.broker.config import BrokerConfig, Setting, find_key, topic_keys
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import InvalidConfig, InvalidRequest
@@ -63,6 +63,10 @@ def _key(resource_type: int, name: str) -> Setting | None:
         from ottla.broker.telemetry.subscriptions import KEYS
 
         return KEYS.get(name)
+    if resource_type == GROUP:
+        from ottla.broker.config.group import group_keys
+
+        return group_keys().get(name)
     return find_key(BrokerConfig, name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.api.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, TOPIC
+from ottla.broker.api.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from ottla.broker.cluster.zookeeper_session import zookeeper_errors
 from ottla.broker.requests.context import RequestContext
 from ottla.protocol.errors import UnsupportedVersion
@@ -16,10 +16,10 @@ from ottla.protocol.messages.configs import (
 )
 
 if TYPE_CHECKING:
+    from ottla.broker.cluster.configs import Configs
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.telemetry.client_metrics import ClientMetrics
 
-GROUP: Final = 32
 TYPES: Final = (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
 """The types of resources, in the order of an answer."""
 _TYPES_FROM: Final = 1
@@ -28,6 +28,7 @@ _TYPES_FROM: Final = 1
 class Needs(Protocol):
     """The parts of the broker that ListConfigResources uses."""
 
+    configs: Configs
     metadata: MetadataCache
 
     @property
@@ -59,6 +60,8 @@ async def handle(
 def _names(services: Needs, kind: int, context: RequestContext) -> Iterable[str]:
     if kind == TOPIC:
         return services.metadata.topic_names
+    if kind == GROUP:
+        return services.configs.groups_with_settings
     if kind in (BROKER, BROKER_LOGGER):
         listener = context.session.listener_name
         return [str(broker.id) for broker in services.metadata.brokers if broker.endpoint(listener)]

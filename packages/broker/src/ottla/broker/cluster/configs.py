@@ -57,13 +57,14 @@ class Configs:
         self._read_for: dict[str, UUID | None] = {}
         """The topics whose settings were read, by name; None: at the start, before their ids were known."""
         self._log_configs: dict[str, LogConfig] = {}
+        self._groups: dict[str, Mapping[str, str]] = {}
         self.on_topic_change: list[Callable[[str, LogConfig], None]] = []
         self.checks = self.brokers.checks
         self.on_broker_change: list[Callable[[BrokerConfig], None]] = []
         self._notifications = Notifications(
             session,
             environment.clock,
-            (paths.CONFIG_CHANGES,),
+            (paths.CONFIG_CHANGES, paths.OTTLA_CONFIG_CHANGES),
             read_all=self._read_all,
             read_named=self._read_named,
             about="dynamic configuration",
@@ -88,6 +89,15 @@ class Configs:
     def overrides(self, topic: str) -> Mapping[str, str]:
         """The settings of a topic itself."""
         return self._topics.get(topic, {})
+
+    def group_settings(self, group: str) -> Mapping[str, str]:
+        """The settings of a group itself."""
+        return self._groups.get(group, {})
+
+    @property
+    def groups_with_settings(self) -> list[str]:
+        """The ids of the groups that have settings."""
+        return sorted(self._groups)
 
     def log_config(self, topic: str) -> LogConfig:
         """The configuration of a topic's logs: the broker's defaults with the topic's settings on top."""
@@ -115,10 +125,29 @@ class Configs:
             if kind == TOPICS and not self._read_for:
                 self._read_for = dict.fromkeys(found)
         await self.client_entities.load()
+        if self._groups or await self._children(paths.OTTLA_GROUP_SETTINGS):
+            from ottla.broker.cluster import group_settings
+
+            names = await group_settings.names_of(self._session)
+            await asyncio.gather(*(self._read_group(name) for name in sorted({*names, *self._groups})))
+
+    async def _read_group(self, group: str) -> None:
+        from ottla.broker.cluster import group_settings
+
+        settings, _ = await group_settings.read(self._session, group)
+        if settings:
+            self._groups[group] = settings
+        else:
+            self._groups.pop(group, None)
 
     async def _read_named(self, notifications: Iterable[tuple[str, bytes]]) -> None:
         entities: dict[str, None] = {}
         for path, data in notifications:
+            if path.startswith(paths.OTTLA_CONFIG_CHANGES):
+                from ottla.broker.cluster.group_settings import announced
+
+                await self._read_group(announced(data))
+                continue
             try:
                 entities[ConfigChange.decode(data).entity_path] = None
             except MalformedZnode as error:
@@ -235,6 +264,12 @@ class Configs:
     def _effective(self, key: Setting) -> str | None:
         return key.show(getattr(LogConfig.from_broker(self.broker), key.field))
 
+    def describe_group(self, group: str) -> list[Entry]:
+        """Every key that a group may have, with its value and the sources of it."""
+        from ottla.broker.cluster.group_settings import describe
+
+        return describe(self.group_settings(group), self.broker, self.brokers.synonyms_of)
+
     def describe_broker(self, name: str) -> list[Entry]:
         """Every key of this broker; for an empty name the cluster-wide dynamic settings only."""
         return self.brokers.describe(name)
@@ -264,6 +299,13 @@ class Configs:
                 continue
             await self._read(TOPICS, topic)
             return
+
+    async def alter_group(self, group: str, change: Change, *, validate_only: bool = False) -> None:
+        """Replace the settings of a group by the result of `change`. Raises InvalidConfig."""
+        from ottla.broker.cluster import group_settings
+
+        await group_settings.alter(self._session, group, change, self.broker, validate_only=validate_only)
+        await self._read_group(group)
 
     async def alter_broker(
         self, name: str, change: Change, *, permit: Permit, validate_only: bool = False

@@ -193,7 +193,7 @@ class Composition:
         topic_metrics = TopicMetrics(self.metrics)
         delayed_fetches = DelayedFetches(config.max_delayed_fetches, environment.budget)
         topics = Topics(zookeeper, config, environment, metadata, logs.room)
-        groups = self._groups(replicas, metadata, topics)
+        groups = self._groups(replicas, metadata, topics, configs)
         markers = PartitionMarkers(replicas, environment, config.request_timeout_ms, groups.transaction_ended)
         features = Features(zookeeper, lambda: controller.active_controller_id)
         transactions = self._transactions(replicas, metadata, peers, markers, features)
@@ -299,7 +299,9 @@ class Composition:
         )
         return Acls(self.zookeeper, authorizer, self.environment.clock)
 
-    def _groups(self, replicas: Replicas, metadata: MetadataCache, topics: Topics) -> GroupCoordinator:
+    def _groups(
+        self, replicas: Replicas, metadata: MetadataCache, topics: Topics, configs: Configs
+    ) -> GroupCoordinator:
         store = ReplicatedStore(
             replicas,
             GROUP_METADATA_TOPIC,
@@ -316,6 +318,7 @@ class Composition:
             store=store,
             metadata=metadata,
             topics=topics,
+            group_settings=configs.group_settings,
         )
         replicas.subscribe(groups)
         return groups

@@ -7,6 +7,7 @@ import binascii
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import quote
 from uuid import UUID
 
 from ottla.zookeeper import paths
@@ -206,6 +207,30 @@ class OttlaTopicSettings:
         fields.version(1)
         topic_id = fields.optional("topic_id", decode_topic_id, None)
         return cls(topic, topic_id, fields.required("config", by_text(text_or_number)))
+
+
+@dataclass(frozen=True, slots=True)
+class OttlaGroupSettings:
+    """`/ottla/config/groups/[group]`: the settings of a group; its id is URL-encoded in the path."""
+
+    group: str
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Where it lives."""
+        return paths.ottla_group_settings(quote(self.group, safe=""))
+
+    def encode(self) -> bytes:
+        """Return the JSON."""
+        return encode({"version": 1, "config": dict(self.config)})
+
+    @classmethod
+    def decode(cls, group: str, data: bytes) -> OttlaGroupSettings:
+        """Read the settings."""
+        fields = Fields.of(cls(group).path, data)
+        fields.version(1)
+        return cls(group, fields.required("config", by_text(text_or_number)))
 
 
 @dataclass(frozen=True, slots=True)
