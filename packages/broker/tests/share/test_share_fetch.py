@@ -29,7 +29,13 @@ from ottla.protocol.messages.share_sessions import (
     ShareFetchResponse,
     ShareFetchTopic,
 )
-from ottla.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from ottla.protocol.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 from ottla.protocol.records import iter_records, split_batches
 
 GROUP = "group"
@@ -324,6 +330,25 @@ def test_a_share_partition_that_was_never_initialized_is_an_error(broker: Broker
             other = Member(connection, "one", topic_id, group="another")
             response = await other.fetch(wait_ms=5_000)
             assert only(response).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+    asyncio.run(story())
+
+
+def test_a_deleted_topic_is_an_error_and_its_waiting_member_hears_of_it(broker: BrokerThread) -> None:
+    async def story() -> None:
+        async with connected(broker) as connection, connected(broker) as other:
+            topic_id = await new_topic(broker, connection, "deleted")
+            await produce(broker, "deleted", "a")
+            one = Member(connection, "one", topic_id)
+            assert await one.take() == [(0, 0, 1)]
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(one.fetch())
+                request = DeleteTopicsRequest(topic_names=["deleted"], timeout_ms=30_000)
+                await other.send(request, DeleteTopicsResponse)
+
+            gone = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 6)
+            assert only(waiting.result()).error_code in gone
+            assert await one.acknowledge(0, 0, ACCEPT) in gone
 
     asyncio.run(story())
 

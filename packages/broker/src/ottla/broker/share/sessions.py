@@ -123,10 +123,6 @@ class ShareSessions:
             self.end(session)
         return ended
 
-    def of_group(self, group_id: str) -> int:
-        """Return how many sessions members of a group have."""
-        return sum(member.group_id == group_id for member in self._sessions)
-
     def _begin(self, member: Member, wanted: list[TopicIdPartition], connection_id: str) -> ShareSession:
         before = self._sessions.get(member)
         if before is not None:

@@ -277,10 +277,28 @@ class ShareGroup:
         """Refuse: a share group has no committed offsets."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
-    def setting_ms(self, name: str) -> int:
-        """Return a setting of the group: its own, or the broker's."""
-        own = self.surroundings.group_settings(self.group_id).get(f"share.{name.replace('_', '.')}")
-        return getattr(self.surroundings.config, f"group_share_{name}") if own is None else int(own)
+    def setting_ms(self, name: str, of_broker: int) -> int:
+        """Return a setting of the group: its own, or else the broker's."""
+        return int(self.surroundings.group_settings(self.group_id).get(name, of_broker))
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """How long a member may be silent."""
+        return self.setting_ms(
+            "share.session.timeout.ms", self.surroundings.config.group_share_session_timeout_ms
+        )
+
+    @property
+    def heartbeat_interval_ms(self) -> int:
+        """How often members are asked to heartbeat."""
+        of_broker = self.surroundings.config.group_share_heartbeat_interval_ms
+        return self.setting_ms("share.heartbeat.interval.ms", of_broker)
+
+    @property
+    def assignment_interval_ms(self) -> int:
+        """The least time between two assignments."""
+        of_broker = self.surroundings.config.group_share_assignment_interval_ms
+        return self.setting_ms("share.assignment.interval.ms", of_broker)
 
     # ---- steps
 
@@ -304,7 +322,7 @@ class ShareGroup:
                     self.deadlines.set(member_id, now_ms + RETRY_MS)
             case Loaded():
                 for member_id in self.members:
-                    self.deadlines.set(member_id, now_ms + self.setting_ms("session_timeout_ms"))
+                    self.deadlines.set(member_id, now_ms + self.session_timeout_ms)
             case Unloaded() | Removed():
                 self.deadlines = Deadlines()
         return StepOutcome()
@@ -325,13 +343,13 @@ class ShareGroup:
         reconciled = self._reconciled(updated, target_epoch, target, has_changed)
         if reconciled != updated or event.member_id not in self.members:
             outcome.records.append(_assignment_record(self.group_id, reconciled))
-        self.deadlines.set(event.member_id, now_ms + self.setting_ms("session_timeout_ms"))
+        self.deadlines.set(event.member_id, now_ms + self.session_timeout_ms)
         to_initialize = self._to_initialize(updated, now_ms, outcome)
         shows = event.epoch == JOINING or event.topics is not None or reconciled.assigned != member.assigned
         answer = ShareAnswer(
             event.member_id,
             reconciled.epoch,
-            self.setting_ms("heartbeat_interval_ms"),
+            self.heartbeat_interval_ms,
             reconciled.assigned if shows else None,
             epoch,
             to_initialize,
@@ -394,7 +412,7 @@ class ShareGroup:
     ) -> tuple[int, Assignment]:
         """Make the target assignment of a new epoch; return the present one of the member."""
         last = self.assignment_epoch, self.targets.get(updated.member_id, NOTHING)
-        interval_ms = self.setting_ms("assignment_interval_ms")
+        interval_ms = self.assignment_interval_ms
         if epoch <= self.assignment_epoch or (
             self.assigned_at_ms and wall_ms < self.assigned_at_ms + interval_ms
         ):

@@ -1,0 +1,176 @@
+"""Share sessions, and the settings of share groups."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.share.hosting import ShareGroupTerms
+from ottla.broker.share.partition import ShareLimits
+from ottla.broker.share.parts import ShareGroupSettings, iso_duration_ms, share_group_terms
+from ottla.broker.share.sessions import Member, ShareSession, ShareSessions, TopicIdPartition
+from ottla.protocol.errors import (
+    InvalidRequest,
+    InvalidShareSessionEpoch,
+    ShareSessionLimitReached,
+    ShareSessionNotFound,
+)
+
+ONE, TWO = Member("g", "one"), Member("g", "two")
+P0, P1, P2 = (TopicIdPartition(UUID(int=1), number) for number in range(3))
+
+
+def fetch(
+    sessions: ShareSessions,
+    epoch: int,
+    *wanted: TopicIdPartition,
+    member: Member = ONE,
+    forgotten: tuple[TopicIdPartition, ...] = (),
+    acknowledges: bool = False,
+    connection: str = "c",
+) -> ShareSession:
+    return sessions.fetch(
+        member, epoch, wanted, forgotten, acknowledges=acknowledges, connection_id=connection
+    )
+
+
+def test_a_session_remembers_its_partitions_and_takes_changes() -> None:
+    sessions = ShareSessions(10)
+    fetch(sessions, 0, P0, P1)
+
+    session = fetch(sessions, 1, P2, forgotten=(P0,))
+
+    assert set(session.partitions) == {P1, P2}
+    assert session.epoch == 2
+
+
+def test_no_partition_is_always_the_last() -> None:
+    sessions = ShareSessions(10)
+    session = fetch(sessions, 0, P0, P1, P2)
+    first = {session.in_turn()[0]}
+    for epoch in (1, 2):
+        first.add(fetch(sessions, epoch).in_turn()[0])
+
+    assert first == {P0, P1, P2}
+
+
+def test_another_epoch_is_refused_and_the_session_goes_on() -> None:
+    sessions = ShareSessions(10)
+    fetch(sessions, 0, P0)
+    for epoch in (2, 7, -2):
+        with pytest.raises(InvalidShareSessionEpoch):
+            fetch(sessions, epoch)
+    with pytest.raises(InvalidShareSessionEpoch):
+        sessions.acknowledge(ONE, 0)
+
+    assert sessions.acknowledge(ONE, 1).epoch == 2
+
+
+def test_the_epoch_after_the_greatest_is_one() -> None:
+    sessions = ShareSessions(10)
+    session = fetch(sessions, 0, P0)
+    session.epoch = 2**31 - 1
+
+    assert fetch(sessions, 2**31 - 1).epoch == 1
+
+
+def test_a_session_that_begins_again_replaces_the_one_before_and_acknowledges_nothing() -> None:
+    sessions = ShareSessions(1)
+    before = fetch(sessions, 0, P0)
+    with pytest.raises(InvalidRequest):
+        fetch(sessions, 0, P0, acknowledges=True)
+
+    assert fetch(sessions, 0, P1) is not before
+    assert len(sessions) == 1
+    assert not sessions.end(before)
+
+
+def test_a_hundred_thousand_sessions_are_refused_beyond_the_limit() -> None:
+    sessions = ShareSessions(2_000)
+    refused = 0
+    for number in range(100_000):
+        try:
+            fetch(sessions, 0, P0, member=Member("g", str(number)), connection=str(number))
+        except ShareSessionLimitReached:
+            refused += 1
+
+    assert (len(sessions), refused) == (2_000, 98_000)
+    assert fetch(sessions, 1, member=Member("g", "7")).epoch == 2
+
+
+def test_sessions_remember_no_more_partitions_than_they_may() -> None:
+    sessions = ShareSessions(10)
+    many = [TopicIdPartition(UUID(int=1), number) for number in range(300_000)]
+    fetch(sessions, 0, *many)
+
+    with pytest.raises(ShareSessionLimitReached):
+        fetch(sessions, 0, *many, member=TWO)
+    fetch(sessions, 0, P0, member=TWO)
+    with pytest.raises(ShareSessionLimitReached):
+        fetch(sessions, 1, *many, member=TWO)
+
+
+def test_the_sessions_of_a_connection_end_with_it() -> None:
+    sessions = ShareSessions(10)
+    fetch(sessions, 0, P0, connection="a")
+    fetch(sessions, 0, P0, member=TWO, connection="b")
+
+    assert [session.member for session in sessions.connection_ended("a")] == [ONE]
+    assert sessions.connection_ended("a") == []
+    with pytest.raises(ShareSessionNotFound):
+        fetch(sessions, 1)
+    assert fetch(sessions, 1, member=TWO)
+
+
+# ---- settings
+
+
+def test_a_group_has_the_settings_of_the_broker_and_its_own() -> None:
+    config = BrokerConfig(group_share_record_lock_duration_ms=20_000)
+
+    assert share_group_terms(config, {}) == ShareGroupTerms(
+        ShareLimits(record_lock_duration_ms=20_000), "latest", committed_only=False
+    )
+    own = {
+        "share.record.lock.duration.ms": "15000",
+        "share.delivery.count.limit": "7",
+        "share.partition.max.record.locks": "300",
+        "share.auto.offset.reset": "earliest",
+        "share.isolation.level": "read_committed",
+        "share.renew.acknowledge.enable": "false",
+    }
+    assert share_group_terms(config, own) == ShareGroupTerms(
+        ShareLimits(
+            max_record_locks=300, delivery_count_limit=7, record_lock_duration_ms=15_000, renew_enabled=False
+        ),
+        "earliest",
+        committed_only=True,
+    )
+
+
+def test_changed_settings_hold_for_the_next_request() -> None:
+    own: dict[str, str] = {}
+    settings = ShareGroupSettings(lambda: BrokerConfig(), lambda group_id: own)
+    assert not settings("g").committed_only
+
+    own["share.isolation.level"] = "read_committed"
+
+    assert settings("g").committed_only
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("PT1H", 3_600_000), ("P1DT2H3M4.5S", 93_784_500), ("PT0.001S", 1), ("P2D", 172_800_000)],
+)
+def test_a_group_may_begin_a_duration_ago(text: str, milliseconds: int) -> None:
+    own = {"share.auto.offset.reset": f"by_duration:{text}"}
+
+    assert share_group_terms(BrokerConfig(), own).auto_offset_reset == str(milliseconds)
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "-PT1H", "1h", "PT1H1", "P1Y"])
+def test_other_texts_are_no_durations(text: str) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        iso_duration_ms(text)
