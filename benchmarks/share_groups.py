@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -178,18 +179,21 @@ async def _measure(servers: str, members: int, records: int, rate: int) -> tuple
     return per_second, statistics.median(latencies), latencies[int(len(latencies) * 0.99)]
 
 
-def _round(kind: str, members: int, records: int, rate: int) -> tuple[float, float, float]:
+def _round(kind: str, members: int, records: int, rate: int) -> tuple[float, float, float, float]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if kind == "kafka":
-            servers = stack.enter_context(KraftKafka(folder / "kafka", SETTINGS)).bootstrap_servers
+            running: KraftKafka | BrokerProcess = stack.enter_context(KraftKafka(folder / "kafka", SETTINGS))
         else:
             settings = {key: value for key, value in SETTINGS.items() if ".min." not in key}
-            broker = BrokerProcess(folder / "ottla", settings)
-            servers = stack.enter_context(broker).bootstrap_servers
+            running = stack.enter_context(BrokerProcess(folder / "ottla", settings))
+        servers, process = running.bootstrap_servers, psutil.Process(running.pid)
         admin = AdminClient({"bootstrap.servers": servers})
         admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
-        return asyncio.run(_measure(servers, members, records, rate))
+        before = process.cpu_times()
+        measured = asyncio.run(_measure(servers, members, records, rate))
+        after = process.cpu_times()
+        return *measured, after.user + after.system - before.user - before.system
 
 
 def main() -> None:
@@ -199,13 +203,14 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--rate", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--brokers", nargs="+", default=["ottla", "kafka"], choices=["ottla", "kafka"])
     chosen = parser.parse_args()
     for number in range(1, chosen.rounds + 1):
-        for kind in ("ottla", "kafka"):
-            per_second, median_ms, p99_ms = _round(kind, chosen.members, chosen.records, chosen.rate)
+        for kind in chosen.brokers:
+            per_second, median_ms, p99_ms, cpu_s = _round(kind, chosen.members, chosen.records, chosen.rate)
             print(
                 f"round {number}: {kind:5} {per_second:9,.0f} records/s, "
-                f"latency median {median_ms:.1f} ms, p99 {p99_ms:.1f} ms",
+                f"latency median {median_ms:.1f} ms, p99 {p99_ms:.1f} ms, broker {cpu_s:.1f} s CPU",
                 flush=True,
             )
 

@@ -6,10 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.config import BrokerConfig
+from ottla.broker.config import BrokerConfig, ConfigError
+from ottla.broker.config.group import check_group_settings, iso_duration_ms
 from ottla.broker.share.hosting import ShareGroupTerms
 from ottla.broker.share.partition import ShareLimits
-from ottla.broker.share.parts import ShareGroupSettings, iso_duration_ms, share_group_terms
+from ottla.broker.share.parts import ShareGroupSettings, share_group_terms
 from ottla.broker.share.sessions import Member, ShareSession, ShareSessions, TopicIdPartition
 from ottla.protocol.errors import (
     InvalidRequest,
@@ -174,3 +175,28 @@ def test_a_group_may_begin_a_duration_ago(text: str, milliseconds: int) -> None:
 def test_other_texts_are_no_durations(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         iso_duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("share.auto.offset.reset", "none"),
+        ("share.auto.offset.reset", "by_duration:1h"),
+        ("share.isolation.level", "serializable"),
+        ("share.record.lock.duration.ms", "14999"),
+        ("share.record.lock.duration.ms", "60001"),
+        ("share.delivery.count.limit", "11"),
+        ("share.partition.max.record.locks", "4001"),
+        ("share.session.timeout.ms", "44999"),
+        ("share.heartbeat.interval.ms", "15001"),
+    ],
+)
+def test_a_setting_of_a_group_beyond_the_bounds_of_the_broker_is_refused(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        check_group_settings({key: value}, BrokerConfig())
+
+
+def test_settings_within_the_bounds_are_accepted() -> None:
+    own = {"share.auto.offset.reset": "by_duration:PT1H", "share.record.lock.duration.ms": "15000"}
+
+    check_group_settings(own, BrokerConfig())

@@ -92,6 +92,42 @@ class ShareGroupSettings:
     group_share_record_lock_duration_ms: int = setting(
         30_000, "How long a member holds a record that it has acquired.", between(1_000, 3_600_000)
     )
+    group_share_min_session_timeout_ms: int = setting(
+        45_000, "The least share.session.timeout.ms of a group.", at_least(1)
+    )
+    group_share_max_session_timeout_ms: int = setting(
+        60_000, "The greatest share.session.timeout.ms of a group.", at_least(1)
+    )
+    group_share_min_heartbeat_interval_ms: int = setting(
+        5_000, "The least share.heartbeat.interval.ms of a group.", at_least(1)
+    )
+    group_share_max_heartbeat_interval_ms: int = setting(
+        15_000, "The greatest share.heartbeat.interval.ms of a group.", at_least(1)
+    )
+    group_share_min_assignment_interval_ms: int = setting(
+        0, "The least share.assignment.interval.ms of a group.", at_least(0)
+    )
+    group_share_max_assignment_interval_ms: int = setting(
+        15_000, "The greatest share.assignment.interval.ms of a group.", at_least(0)
+    )
+    group_share_min_partition_max_record_locks: int = setting(
+        100, "The least share.partition.max.record.locks of a group.", between(100, 2_000)
+    )
+    group_share_max_partition_max_record_locks: int = setting(
+        4_000, "The greatest share.partition.max.record.locks of a group.", between(2_000, 10_000)
+    )
+    group_share_min_delivery_count_limit: int = setting(
+        2, "The least share.delivery.count.limit of a group.", between(2, 5)
+    )
+    group_share_max_delivery_count_limit: int = setting(
+        10, "The greatest share.delivery.count.limit of a group.", between(5, 25)
+    )
+    group_share_min_record_lock_duration_ms: int = setting(
+        15_000, "The least share.record.lock.duration.ms of a group.", between(1_000, 30_000)
+    )
+    group_share_max_record_lock_duration_ms: int = setting(
+        60_000, "The greatest share.record.lock.duration.ms of a group.", between(30_000, 3_600_000)
+    )
     group_share_max_share_sessions: int = setting(
         2_000, "How many share sessions the broker keeps; another one is refused.", at_least(1)
     )

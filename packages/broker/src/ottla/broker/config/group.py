@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,7 +11,33 @@ from ottla.broker.config.keys import keys_of
 from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import ConfigError, Setting, at_least, one_of, setting
 
+BY_DURATION: Final = "by_duration:"
 _SESSION_BOUNDED: Final = ("consumer", "share", "streams")
+
+
+def iso_duration_ms(text: str) -> int:
+    """Return the milliseconds of an ISO 8601 duration of days and time (`P1DT2H3M4.5S`).
+
+    Raises ValueError for another text, and for one below zero.
+    """
+    found = re.fullmatch(
+        r"P(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{0,9})?)S)?)?", text.upper()
+    )
+    if found is None or not any(found.groups()):
+        raise ValueError(f"{text!r} is no duration such as PT1H")
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+def _offset_reset(text: str) -> str | None:
+    """Accept where a share group may begin."""
+    if text.lower() in ("earliest", "latest"):
+        return None
+    try:
+        iso_duration_ms(text.lower().removeprefix(BY_DURATION) if BY_DURATION in text.lower() else "")
+    except ValueError:
+        return "must be earliest, latest or by_duration: with an ISO 8601 duration such as PT1H"
+    return None
 
 
 @frozen(kw_only=True)
@@ -44,6 +71,7 @@ class GroupConfig:
     share_auto_offset_reset: str = setting(
         "latest",
         "Where a share group begins: `earliest`, `latest`, or `by_duration:` with an ISO 8601 duration.",
+        _offset_reset,
     )
     share_isolation_level: str = setting(
         "read_uncommitted",

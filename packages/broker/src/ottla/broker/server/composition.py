@@ -245,7 +245,7 @@ class Composition:
 
         return make_share_parts(
             config=lambda: services.configs.broker,
-            group_settings=lambda group_id: {},
+            group_settings=services.configs.group_settings,
             environment=self.environment,
             replicas=services.replicas,
             metadata=services.metadata,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.config.group import BY_DURATION, iso_duration_ms
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.share.coordinator import ShareCoordinator
 from ottla.broker.share.hosting import EARLIEST, LATEST, ShareGroupTerms, SharePartitions
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from ottla.broker.runtime.background_tasks import BackgroundTasks
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.runtime.threads import RecordThreads
-
-_BY_DURATION: Final = "by_duration:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,42 +88,39 @@ _MOST_KNOWN: Final = 10_000
 def share_group_terms(config: BrokerConfig, own: Mapping[str, str]) -> ShareGroupTerms:
     """Return the settings of a group that has these of its own."""
 
-    def number(name: str, default: int) -> int:
-        return int(own.get(name, default))
-
     limits = ShareLimits(
-        max_record_locks=number(
-            "share.partition.max.record.locks", config.group_share_partition_max_record_locks
+        max_record_locks=_bounded(
+            own.get("share.partition.max.record.locks"),
+            config.group_share_partition_max_record_locks,
+            config.group_share_min_partition_max_record_locks,
+            config.group_share_max_partition_max_record_locks,
         ),
-        delivery_count_limit=number("share.delivery.count.limit", config.group_share_delivery_count_limit),
-        record_lock_duration_ms=number(
-            "share.record.lock.duration.ms", config.group_share_record_lock_duration_ms
+        delivery_count_limit=_bounded(
+            own.get("share.delivery.count.limit"),
+            config.group_share_delivery_count_limit,
+            config.group_share_min_delivery_count_limit,
+            config.group_share_max_delivery_count_limit,
+        ),
+        record_lock_duration_ms=_bounded(
+            own.get("share.record.lock.duration.ms"),
+            config.group_share_record_lock_duration_ms,
+            config.group_share_min_record_lock_duration_ms,
+            config.group_share_max_record_lock_duration_ms,
         ),
         renew_enabled=own.get("share.renew.acknowledge.enable", "true").lower() == "true",
     )
     reset = own.get("share.auto.offset.reset", LATEST).lower()
-    if reset.startswith(_BY_DURATION):
-        reset = str(iso_duration_ms(reset.removeprefix(_BY_DURATION)))
+    if reset.startswith(BY_DURATION):
+        reset = str(iso_duration_ms(reset.removeprefix(BY_DURATION)))
     elif reset not in (EARLIEST, LATEST):
         reset = LATEST
     committed_only = own.get("share.isolation.level", "read_uncommitted").lower() == "read_committed"
     return ShareGroupTerms(limits, reset, committed_only)
 
 
-def iso_duration_ms(text: str) -> int:
-    """Return the milliseconds of an ISO 8601 duration of days and time (`P1DT2H3M4.5S`).
-
-    Raises ValueError for another text, and for one below zero.
-    """
-    import re
-
-    found = re.fullmatch(
-        r"P(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{0,9})?)S)?)?", text.upper()
-    )
-    if found is None or not any(found.groups()):
-        raise ValueError(f"{text!r} is no duration such as PT1H")
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+def _bounded(own: str | None, of_broker: int, least: int, greatest: int) -> int:
+    """Return a group's own value, within bounds that may have changed since it was set, or the broker's."""
+    return of_broker if own is None else min(max(int(own), least), greatest)
 
 
 def make_share_parts(

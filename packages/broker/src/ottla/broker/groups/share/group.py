@@ -277,28 +277,43 @@ class ShareGroup:
         """Refuse: a share group has no committed offsets."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
-    def setting_ms(self, name: str, of_broker: int) -> int:
-        """Return a setting of the group: its own, or else the broker's."""
-        return int(self.surroundings.group_settings(self.group_id).get(name, of_broker))
+    def _setting(self, name: str, of_broker: int, least: int, greatest: int) -> int:
+        """Return the group's own value, within bounds that may have changed since, or the broker's."""
+        own = self.surroundings.group_settings(self.group_id).get(name)
+        return of_broker if own is None else min(max(int(own), least), greatest)
 
     @property
     def session_timeout_ms(self) -> int:
         """How long a member may be silent."""
-        return self.setting_ms(
-            "share.session.timeout.ms", self.surroundings.config.group_share_session_timeout_ms
+        config = self.surroundings.config
+        return self._setting(
+            "share.session.timeout.ms",
+            config.group_share_session_timeout_ms,
+            config.group_share_min_session_timeout_ms,
+            config.group_share_max_session_timeout_ms,
         )
 
     @property
     def heartbeat_interval_ms(self) -> int:
         """How often members are asked to heartbeat."""
-        of_broker = self.surroundings.config.group_share_heartbeat_interval_ms
-        return self.setting_ms("share.heartbeat.interval.ms", of_broker)
+        config = self.surroundings.config
+        return self._setting(
+            "share.heartbeat.interval.ms",
+            config.group_share_heartbeat_interval_ms,
+            config.group_share_min_heartbeat_interval_ms,
+            config.group_share_max_heartbeat_interval_ms,
+        )
 
     @property
     def assignment_interval_ms(self) -> int:
         """The least time between two assignments."""
-        of_broker = self.surroundings.config.group_share_assignment_interval_ms
-        return self.setting_ms("share.assignment.interval.ms", of_broker)
+        config = self.surroundings.config
+        return self._setting(
+            "share.assignment.interval.ms",
+            config.group_share_assignment_interval_ms,
+            config.group_share_min_assignment_interval_ms,
+            config.group_share_max_assignment_interval_ms,
+        )
 
     # ---- steps
 
