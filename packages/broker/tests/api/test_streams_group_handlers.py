@@ -173,6 +173,15 @@ async def test_a_topology_with_a_name_that_no_topic_may_have_is_invalid(
     assert not services.topics.made
 
 
+async def test_a_topology_of_ten_thousand_parts_is_too_large(services: Services) -> None:
+    parts = [Subtopology(subtopology_id=str(number)) for number in range(10_000)]
+
+    response = await beat(services, join(topology=Topology(subtopologies=parts)))
+
+    assert response.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
+    assert "group.streams.max.topology.topics" in (response.error_message or "")
+
+
 async def test_without_the_feature_nothing_is_served(services: Services) -> None:
     services.features.level_of_streams = 0
 

@@ -75,7 +75,7 @@ async def handle(
     """Respond with the member's epoch, and with its tasks when they are new."""
     try:
         _require_permission(services, request, context)
-        await _check_topics(request, context)
+        await _check_topics(services, request, context)
         _check(request)
         if not await services.metadata.known(services.topics.published):
             # Its topics would seem to be missing, and would be created.
@@ -124,13 +124,23 @@ def _require_permission(
         raise GroupAuthorizationFailed
 
 
-async def _check_topics(request: StreamsGroupHeartbeatRequest, context: RequestContext) -> None:
+async def _check_topics(
+    services: Needs, request: StreamsGroupHeartbeatRequest, context: RequestContext
+) -> None:
     """Raise StreamsInvalidTopology for names that no topology may have, then TopicAuthorizationFailed."""
     if request.topology is None:
         return
     names: dict[str, None] = {}
+    most, named = services.config.group_streams_max_topology_topics, 0
     async for part in context.paced(request.topology.subtopologies):
-        names.update(dict.fromkeys(_names(part)))
+        of_part = list(_names(part))
+        names.update(dict.fromkeys(of_part))
+        named += max(1, len(of_part))
+        if named > most:
+            # The coordinator works through a topology in one turn of its loop.
+            raise StreamsInvalidTopology(
+                f"The topology names more than {most} topics: raise group.streams.max.topology.topics."
+            )
     internal = [name for name in INTERNAL_TOPICS if name in names]
     if internal:
         raise StreamsInvalidTopology(

@@ -526,6 +526,13 @@ class BrokerConfig(
         15_000, "The longest `streams.heartbeat.interval.ms` of a group.", at_least(1)
     )
     group_streams_max_size: int = setting(MAX_INT, "The most members of a streams group.", at_least(1))
+    group_streams_max_topology_topics: int = setting(
+        1_000,
+        "The most topics that the topology of a streams group names, each time that it names one; a larger "
+        "one is answered with STREAMS_INVALID_TOPOLOGY.",
+        at_least(1),
+        ottla_only=True,
+    )
     group_streams_num_standby_replicas: int = setting(
         0, "How many standby tasks each task with state has.", at_least(0)
     )

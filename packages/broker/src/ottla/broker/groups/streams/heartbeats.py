@@ -345,6 +345,8 @@ class HeartbeatStep:
         if self._deadlines.get((Wait.INITIAL_REBALANCE, "")) is not None:
             self._delayed("Assignment delayed due to the configured initial rebalance delay.")
             return TargetAssignment(self._group.assignment_epoch, {})
+        if self._group.assignment_epoch >= facts.epoch and self._replaced is None:
+            return TargetAssignment(self._group.assignment_epoch, self._group.target)
         members = {**self._group.members, member.id: member}
         target = dict(self._group.target)
         if self._replaced is not None:

@@ -11,7 +11,8 @@ from ottla.broker.config import broker_config_from
 from ottla.broker.groups.kinds import GroupLimits, GroupSurroundings, NotWritten, StepOutcome, TimePassed
 from ottla.broker.groups.streams.events import Heartbeat, HeartbeatResult, Leave
 from ottla.broker.groups.streams.group import StreamsGroup, new_group
-from ottla.broker.groups.streams.tasks import TaskId, each_task, task_sets
+from ottla.broker.groups.streams.records import task_ids
+from ottla.broker.groups.streams.tasks import TaskId, each_task, grouped, task_sets
 from ottla.broker.groups.testing import BROKER, FakeTopics
 from ottla.broker.runtime.loop_budget import at_once
 from ottla.protocol.messages.control_requests import (
@@ -200,13 +201,15 @@ class SimulatedMember:
         self.fields = fields
         self.epoch = 0
         self.active: frozenset[TaskId] = frozenset()
+        self.running: frozenset[TaskId] = frozenset()
+        """The active tasks, with those that it gives up before its next heartbeat."""
         self.standby: frozenset[TaskId] = frozenset()
         self.status: list[int] = []
         self.last = HeartbeatResult(REFUSED)
 
     def join(self) -> StreamsGroupHeartbeatResponse:
         """Join with no tasks."""
-        self.active = self.standby = frozenset()
+        self.active = self.running = self.standby = frozenset()
         return self._take(
             self.driver.heartbeat(
                 self.id,
@@ -224,6 +227,7 @@ class SimulatedMember:
 
     def beat(self, **fields: Any) -> StreamsGroupHeartbeatResponse:
         """Report the tasks that it has, and do what the answer says."""
+        self.running = self.active
         return self._take(
             self.driver.heartbeat(
                 self.id,
@@ -245,19 +249,13 @@ class SimulatedMember:
         self.status = [status.status_code for status in response.status or ()]
         if response.active_tasks is not None and response.standby_tasks is not None:
             self.active = frozenset(each_task(task_sets(response.active_tasks)))
+            self.running |= self.active
             self.standby = frozenset(each_task(task_sets(response.standby_tasks)))
         return response
 
 
 def _named(tasks: frozenset[TaskId]) -> list[TaskIds]:
-    names = sorted({task.subtopology_id for task in tasks})
-    return [
-        TaskIds(
-            subtopology_id=name,
-            partitions=sorted(task.partition for task in tasks if task.subtopology_id == name),
-        )
-        for name in names
-    ]
+    return task_ids(grouped(tasks))
 
 
 def settle(members: Sequence[SimulatedMember], rounds: int = 6) -> None:
