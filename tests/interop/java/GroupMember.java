@@ -7,7 +7,8 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * A member of a group: SERVERS GROUP TOPIC ASSIGNOR. Prints "owns PARTITIONS" when that changes and
+ * A member of a group: SERVERS GROUP TOPIC ASSIGNOR. An assignor "consumer:NAME" is the coordinator's, by the
+ * consumer protocol. Prints "owns PARTITIONS" when that changes and
  * "read PARTITION OFFSET" for each record, until standard input ends; then it leaves.
  */
 public class GroupMember {
@@ -18,10 +19,15 @@ public class GroupMember {
         Properties properties = new Properties();
         properties.put("bootstrap.servers", arguments[0]);
         properties.put("group.id", arguments[1]);
-        properties.put("partition.assignment.strategy", assignor(arguments[3]));
         properties.put("auto.offset.reset", "earliest");
-        properties.put("session.timeout.ms", "6000");
-        properties.put("heartbeat.interval.ms", "500");
+        if (arguments[3].startsWith("consumer:")) {
+            properties.put("group.protocol", "consumer");
+            properties.put("group.remote.assignor", arguments[3].substring("consumer:".length()));
+        } else {
+            properties.put("partition.assignment.strategy", assignor(arguments[3]));
+            properties.put("session.timeout.ms", "6000");
+            properties.put("heartbeat.interval.ms", "500");
+        }
         properties.put("auto.commit.interval.ms", "500");
         properties.put("metadata.max.age.ms", "1000");
         AtomicBoolean running = new AtomicBoolean(true);

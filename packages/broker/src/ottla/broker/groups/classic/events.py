@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias
 
-from ottla.broker.groups.kinds import Loaded, Removed, StepOutcome, Succeeded, TimePassed, Token, Unloaded
+from ottla.broker.groups.kinds import (
+    Loaded,
+    NotWritten,
+    Removed,
+    StepOutcome,
+    Succeeded,
+    TimePassed,
+    Token,
+    Unloaded,
+)
 from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.errors import ErrorCode
 
@@ -192,6 +201,7 @@ Event: TypeAlias = (
     | Removed
     | Succeeded
     | Rebalance
+    | NotWritten
 )
 
 

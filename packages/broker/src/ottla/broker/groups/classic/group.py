@@ -48,6 +48,7 @@ from ottla.broker.groups.kinds import (
     GroupLimits,
     KindRecord,
     Loaded,
+    NotWritten,
     Removed,
     Succeeded,
     TimePassed,
@@ -254,6 +255,8 @@ class Group:
                 self._end(ErrorCode.REBALANCE_IN_PROGRESS)
             case Rebalance():
                 self._rebalance.prepare()
+            case NotWritten():
+                pass  # the group of another kind that was to take its place is refused
             case _:
                 assert_never(event)
         group.outcome = Outcome()  # keeps no request alive that has been answered
