@@ -106,7 +106,8 @@ def test_a_group_moves_to_the_consumer_protocol_and_back_one_member_after_the_ot
 
     def kind() -> str:
         listed = admin.list_consumer_groups().result(TIMEOUT_S).valid
-        return next(found.type.name for found in listed if found.group_id == "moving")
+        name: str = next(found.type.name for found in listed if found.group_id == "moving")
+        return name
 
     assert kind() == "CLASSIC"
     for protocol, expected in (("consumer", "CONSUMER"), ("classic", "CLASSIC")):

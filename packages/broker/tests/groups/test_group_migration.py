@@ -27,6 +27,8 @@ from ottla.broker.groups.testing import (
     leading,
     offset,
 )
+from ottla.broker.metrics import Metrics
+from ottla.broker.metrics.registry import Gauge
 from ottla.protocol.errors import ErrorCode, GroupIdNotFound, KafkaError
 from ottla.protocol.stored_messages import (
     ConsumerProtocolAssignment,
@@ -34,7 +36,7 @@ from ottla.protocol.stored_messages import (
     TopicPartitions,
 )
 
-SETTINGS = {"group_consumer_assignment_interval_ms": "0"}
+SETTINGS: dict[str, Any] = {"group_consumer_assignment_interval_ms": "0"}
 TOPIC = topic_id(1)
 
 
@@ -145,6 +147,28 @@ async def test_a_classic_group_becomes_a_consumer_group_and_one_again() -> None:
 
     async with leading(store, topics=known, **SETTINGS) as groups:
         assert [group.kind for group in groups.list_groups()[1]] == [GroupKind.CLASSIC]
+
+
+@in_virtual_time
+async def test_groups_and_rebalances_are_counted_by_kind() -> None:
+    metrics = Metrics()
+    async with leading(MemoryStore(PARTITIONS), metrics, topics(), **SETTINGS) as groups:
+        await classic_group(groups, {"old": assignment(0, 1, 2, 3)})
+
+        def counted(name: str, **tags: str) -> float:
+            found = metrics.get("kafka.server", "group-coordinator-metrics", name, **tags)
+            assert isinstance(found, Gauge)
+            return found.value
+
+        assert counted("group-count", protocol="classic") == 1
+        assert counted("classic-group-count", state="Stable") == 1
+        await beat(groups, "new", 0)
+
+        assert counted("group-count", protocol="classic") == 0
+        assert counted("group-count", protocol="consumer") == 1
+        assert counted("consumer-group-count", state="Reconciling") == 1
+        rebalances = metrics.meter("kafka.server", "group-coordinator-metrics", "consumer-group-rebalance")
+        assert rebalances.count == 1
 
 
 @in_virtual_time

@@ -271,6 +271,18 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "offset-deletion": ("meter", "Offsets that were deleted with their topics or groups."),
         "offset-expiration": ("meter", "Offsets that expired."),
         "partition-load-time": ("histogram", "Milliseconds to load the groups of a partition."),
+        "consumer-group-rebalance": ("meter", "New group epochs of consumer groups."),
+        "share-group-rebalance": ("meter", "New group epochs of share groups."),
+        "streams-group-rebalance": ("meter", "New group epochs of streams groups."),
+    },
+    ("kafka.server", "group-coordinator-metrics", ("protocol",)): {
+        "group-count": ("gauge", "Groups of a kind: classic, consumer, share or streams."),
+    },
+    ("kafka.server", "group-coordinator-metrics", ("state",)): {
+        "classic-group-count": ("gauge", "Classic groups in a state."),
+        "consumer-group-count": ("gauge", "Consumer groups in a state."),
+        "share-group-count": ("gauge", "Share groups in a state."),
+        "streams-group-count": ("gauge", "Streams groups in a state."),
     },
     ("kafka.server", "client-metrics", ()): {
         "instance-count": (

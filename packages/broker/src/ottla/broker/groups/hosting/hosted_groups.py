@@ -233,7 +233,7 @@ class HostedGroups:
         for work in outcome.work:
             self._tasks.spawn(self._do(hosted, work), work.name)
         if outcome.rebalanced:
-            self.meters.rebalances.mark(outcome.rebalanced)
+            self.meters.rebalances[hosted.group.kind].mark(outcome.rebalanced)
         self.timers.set(hosted, hosted.group.wake_at_ms)
         if isinstance(outcome, Outcome):
             for persist in outcome.persist:
@@ -510,7 +510,9 @@ class GroupMeters:
         self.commits = metrics.meter(*kind, "offset-commit")
         self.expirations = metrics.meter(*kind, "offset-expiration")
         self.deletions = metrics.meter(*kind, "offset-deletion")
-        self.rebalances = metrics.meter(*kind, "group-completed-rebalance")
+        self.rebalances = {
+            kind_of_group: metrics.meter(*kind, name) for kind_of_group, name in _REBALANCES.items()
+        }
         self.load_time = metrics.histogram(*kind, "partition-load-time")
         manager = ("kafka.coordinator.group", "GroupMetadataManager")
         metrics.gauge(*manager, "NumGroups", lambda: sum(1 for _ in hosted))
@@ -519,7 +521,33 @@ class GroupMeters:
         )
         for state in GroupState:
             metrics.gauge(*manager, f"NumGroups{state.value}", partial(_count, hosted, state))
+        for group_kind, states in _STATES.items():
+            read = partial(_count_kind, hosted, group_kind)
+            metrics.gauge(*kind, "group-count", read, protocol=group_kind.value)
+            for name in states:
+                read = partial(_count_kind, hosted, group_kind, name)
+                metrics.gauge(*kind, f"{group_kind}-group-count", read, state=name)
+
+
+_REBALANCES: Final = {
+    GroupKind.CLASSIC: "group-completed-rebalance",
+    GroupKind.CONSUMER: "consumer-group-rebalance",
+    GroupKind.SHARE: "share-group-rebalance",
+    GroupKind.STREAMS: "streams-group-rebalance",
+}
+_STATES: Final[Mapping[GroupKind, Sequence[str]]] = {
+    GroupKind.CLASSIC: [state.value for state in GroupState],
+    GroupKind.CONSUMER: ("Empty", "Assigning", "Reconciling", "Stable", "Dead"),
+    GroupKind.SHARE: ("Empty", "Stable", "Dead"),
+    GroupKind.STREAMS: ("Empty", "NotReady", "Assigning", "Reconciling", "Stable", "Dead"),
+}
+"""The states of the groups of each kind, which gauges count."""
 
 
 def _count(hosted: Iterable[HostedGroup], state: GroupState) -> int:
     return sum(hosted_group.group.state is state for hosted_group in hosted)
+
+
+def _count_kind(hosted: Iterable[HostedGroup], kind: GroupKind, state: str | None = None) -> int:
+    groups = (hosted_group.group for hosted_group in hosted)
+    return sum(group.kind is kind and (state is None or group.state.value == state) for group in groups)
