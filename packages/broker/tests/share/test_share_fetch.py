@@ -10,11 +10,15 @@ from uuid import UUID
 
 import pytest
 
+from ottla.broker.api import share_fetch
+from ottla.broker.api.testing import FakeSession
+from ottla.broker.requests.context import RequestContext
 from ottla.broker.share.state import SharePartitionKey
 from ottla.broker.testing import BrokerThread
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.producer import Producer
+from ottla.protocol.api import ApiKey, RequestHeader
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.protocol.messages.share_sessions import (
@@ -368,6 +372,29 @@ def test_sessions_beyond_the_limit_are_refused_and_the_others_go_on(broker: Brok
             assert (await one.fetch(wait_ms=0)).error_code == 0
 
     asyncio.run(story())
+
+
+def test_a_session_that_begins_as_its_connection_ends_is_not_kept(broker: BrokerThread) -> None:
+    async def topic() -> UUID:
+        async with connected(broker) as connection:
+            return await new_topic(broker, connection, "gone")
+
+    assert broker.broker is not None
+    services, topic_id = broker.broker.services, asyncio.run(topic())
+    partition = ShareFetchPartition(partition_index=0)
+    request = ShareFetchRequest(
+        group_id=GROUP, member_id="late", max_wait_ms=0, max_records=1,
+        topics=[ShareFetchTopic(topic_id=topic_id, partitions=[partition])],
+    )  # fmt: skip
+    context = RequestContext(
+        RequestHeader(ApiKey.SHARE_FETCH, 2, 1, "test"), FakeSession(connection_id="gone", is_gone=True), 0.0
+    )
+    before = len(services.share().sessions)
+
+    response = broker.call(share_fetch.handle(services, request, context), 60)
+
+    assert response.error_code == 0
+    assert len(services.share().sessions) == before
 
 
 def test_what_was_acknowledged_is_remembered_over_a_restart(tmp_path: Path) -> None:

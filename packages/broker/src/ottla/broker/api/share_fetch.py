@@ -97,6 +97,8 @@ async def handle(services: Needs, request: ShareFetchRequest, context: RequestCo
             await asyncio.sleep(max(0, request.max_wait_ms) / 1000)
         return ShareFetchResponse(error_code=int(error.code), error_message=str(error) or None)
     context.session.on_gone = share.connection_ended
+    if context.session.is_gone:  # before this request was begun
+        share.connection_ended(context.session.connection_id)
     access = TopicAccess(services, context)
     begun = acknowledge(access, member, asked, is_renewal=request.is_renew_ack)
     is_last = request.share_session_epoch == FINAL_EPOCH
