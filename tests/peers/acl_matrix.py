@@ -169,6 +169,8 @@ def seen(row: Row, response: Message | None) -> Seen:
     hidden = [wanted.permissions[-1][1] for wanted in row.probe.needs if wanted.refused == HIDDEN]
     if not code and any(row.probe.name not in _named(response, _NAMED_BY.get(kind, ())) for kind in hidden):
         code = HIDDEN
+    if code == ErrorCode.INVALID_UPDATE_VERSION:  # of Kafka 4, for what 3.9 calls an invalid request
+        code = ErrorCode.INVALID_REQUEST
     operations = [value for value in _operations(response) if value != NOTHING_SHOWN]
     return Seen(code, operations[0] if operations else None, _structure(response))
 
@@ -223,6 +225,10 @@ EXCEPTIONS: Final[Mapping[str, str]] = {
     "DescribeUserScramCredentials": (
         "Refused, Kafka also answers with one result without a user's name, which its error responses "
         "always have. Ottla has the error code of the response alone: nothing was looked up."
+    ),
+    "UpdateFeatures": (
+        "Kafka 3.9 with ZooKeeper lists each feature with its error. Ottla has features, and answers as "
+        "Kafka 4.4: with one error for all of them, and no list."
     ),
 }
 """Probes of which only the codes are compared, and why."""

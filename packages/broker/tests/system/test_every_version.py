@@ -155,9 +155,15 @@ def test_features_that_do_not_exist_cannot_be_updated(wire: socket.socket) -> No
         for version in (0, 1, 2):
             update = FeatureUpdateKey(feature=feature, max_version_level=level)
             answer: Any = ask(wire, UpdateFeaturesRequest(feature_updates=[update]), version)
-            assert answer.error_code == 95
-            results = [(one.feature, one.error_code) for one in answer.results]
-            assert results == ([(feature, 95)] if version < 2 else [])
+            assert (answer.error_code, answer.results) == (95, [])
+
+
+def test_features_that_are_changed_are_listed_before_version_2(wire: socket.socket) -> None:
+    for version in (0, 1, 2):
+        update = FeatureUpdateKey(feature="group.version", max_version_level=1)
+        answer: Any = ask(wire, UpdateFeaturesRequest(feature_updates=[update]), version)
+        listed = [(one.feature, one.error_code) for one in answer.results]
+        assert (answer.error_code, listed) == (0, [("group.version", 0)] if version < 2 else [])
 
 
 def test_features_are_shown_from_version_3_on_and_those_that_may_be_0_from_4_on(wire: socket.socket) -> None:

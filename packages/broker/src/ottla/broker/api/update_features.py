@@ -96,16 +96,17 @@ def _update(update: FeatureUpdateKey, version: int) -> FeatureUpdate:
 def _response(
     request: UpdateFeaturesRequest, context: RequestContext, code: ErrorCode, problem: str | None
 ) -> UpdateFeaturesResponse:
-    message = None
+    """Answer for all features; earlier versions list those that were changed, as Apache Kafka 4.4 does."""
     if code:
         message = f"The update failed for all features since the following feature had an error: {problem}"
+        return UpdateFeaturesResponse(error_code=int(code), error_message=message)
     results = []
     if context.api_version < WITHOUT_RESULTS_FROM:
         results = [
-            UpdatableFeatureResult(feature=update.feature, error_code=int(code), error_message=message)
+            UpdatableFeatureResult(feature=update.feature, error_message=None)
             for update in request.feature_updates
         ]
-    return UpdateFeaturesResponse(error_code=int(code), error_message=message, results=results)
+    return UpdateFeaturesResponse(error_message=None, results=results)
 
 
 # ---- what has to end before a safe downgrade
