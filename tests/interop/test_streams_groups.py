@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections import Counter
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from ottla.admin import Admin, GroupDescription
 from ottla.broker.testing import BrokerProcess
 from peers.apache_kafka import run_tool
 from peers.committed_records import read_committed
@@ -164,6 +166,10 @@ def test_a_second_instance_has_standbys_and_the_tool_sees_the_group(servers: str
         listed = streams_groups(servers, "--list")
         state = streams_groups(servers, "--describe", "--group", "app", "--state")
         offsets = streams_groups(servers, "--describe", "--group", "app")
+        own = asyncio.run(_described(servers))
+    assert (own.type, own.state, len(own.members)) == ("streams", "Stable", 2)
+    active = [task for member in own.members if member.tasks is not None for task in member.tasks.active]
+    assert len(active) == len(set(active)) == 2 * PARTITIONS
     assert listed.split() == ["app"]
     assert "Stable" in state
     assert "words" in offsets
@@ -176,6 +182,12 @@ def test_a_second_instance_has_standbys_and_the_tool_sees_the_group(servers: str
     deleted = streams_groups(servers, "--delete", "--group", "app")
     assert "app" in deleted
     assert streams_groups(servers, "--list").split() == []
+
+
+async def _described(servers: str) -> GroupDescription:
+    """Return the group as Ottla's own client and commands see it."""
+    async with Admin(servers) as admin:
+        return await admin.groups.describe("app")
 
 
 def _verbose(servers: str) -> str:
