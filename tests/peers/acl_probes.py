@@ -26,6 +26,7 @@ from ottla.protocol.messages.acls import (
 )
 from ottla.protocol.messages.client_quotas import DescribeClientQuotasRequest
 from ottla.protocol.messages.cluster import DescribeClusterRequest, FeatureUpdateKey, UpdateFeaturesRequest
+from ottla.protocol.messages.configs import ListConfigResourcesRequest
 from ottla.protocol.messages.control_requests import (
     LeaderAndIsrRequest,
     StopReplicaRequest,
@@ -54,6 +55,8 @@ from ottla.protocol.messages.partition_reassignments import (
 from ottla.protocol.messages.producer_ids import AllocateProducerIdsRequest, InitProducerIdRequest
 from ottla.protocol.messages.scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from ottla.protocol.messages.sync_group import SyncGroupRequest
+from ottla.protocol.messages.topic_descriptions import DescribeTopicPartitionsRequest
+from ottla.protocol.messages.topic_descriptions import TopicRequest as TopicOfPage
 from ottla.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -128,6 +131,8 @@ class Probe:
     """The end of the names, which may make them illegal ones."""
     is_deleted: bool = False
     """Whether a request that is served deletes the topic."""
+    is_of_kafka_4: bool = False
+    """Whether Apache Kafka 3.9 does not know the request, or not in that version."""
 
     @property
     def name(self) -> str:
@@ -173,6 +178,7 @@ BY_BROKER = (need(NO_CLUSTER, CLUSTER_ACTION),)
 
 PROBES: Final = (
     Probe("Produce", produce, (need(NO_TOPIC, WRITE_TOPIC),)),
+    Probe("Produce by id", produce, (need(NO_TOPIC, WRITE_TOPIC),), version=13, is_of_kafka_4=True),
     Probe("Produce v3", produce, (need(NO_TOPIC, WRITE_TOPIC),), version=3),
     Probe(
         "Produce unknown topic",
@@ -256,6 +262,40 @@ PROBES: Final = (
         suffix="!",
     ),
     Probe("OffsetCommit", offset_commit, (need(NO_GROUP, READ_GROUP), need(NO_TOPIC, READ_TOPIC))),
+    Probe(
+        "OffsetCommit by id",
+        offset_commit,
+        (need(NO_GROUP, READ_GROUP), need(NO_TOPIC, READ_TOPIC)),
+        version=10,
+        is_of_kafka_4=True,
+    ),
+    Probe(
+        "OffsetFetch by id",
+        offset_fetch,
+        (need(NO_GROUP, DESCRIBE_GROUP), need(NO_TOPIC, DESCRIBE_TOPIC)),
+        version=10,
+        is_of_kafka_4=True,
+    ),
+    Probe(
+        "DescribeTopicPartitions",
+        lambda facts: DescribeTopicPartitionsRequest(topics=[TopicOfPage(name=facts.name)]),
+        (need(NO_TOPIC, DESCRIBE_TOPIC),),
+        operations_on=Type.TOPIC,
+        is_of_kafka_4=True,
+    ),
+    Probe(
+        "DescribeTopicPartitions of all topics",
+        lambda facts: DescribeTopicPartitionsRequest(),
+        (need(HIDDEN, DESCRIBE_TOPIC),),
+        operations_on=Type.TOPIC,
+        is_of_kafka_4=True,
+    ),
+    Probe(
+        "ListConfigResources",
+        lambda facts: ListConfigResourcesRequest(resource_types=[2]),
+        (need(NO_CLUSTER, (Op.DESCRIBE_CONFIGS, Type.CLUSTER)),),
+        is_of_kafka_4=True,
+    ),
     Probe(
         "OffsetCommit v0", offset_commit, (need(NO_GROUP, READ_GROUP), need(NO_TOPIC, READ_TOPIC)), version=0
     ),
@@ -534,7 +574,8 @@ PROBES: Final = (
             feature_updates=[FeatureUpdateKey(feature="f", max_version_level=1)]
         ),
         (need(NO_CLUSTER, ALTER),),
-        E.INVALID_REQUEST,
+        E.INVALID_UPDATE_VERSION,  # Apache Kafka 3.9 with ZooKeeper has no features at all
+        is_of_kafka_4=True,
     ),
     Probe(
         "DescribeProducers",

@@ -106,7 +106,7 @@ def batch(*, transactional: bool) -> bytes:
 
 def produce(facts: Facts, *, transactional_id: str | None = None) -> Message:
     data = PartitionProduceData(index=0, records=batch(transactional=transactional_id is not None))
-    topic = TopicProduceData(name=facts.name, partition_data=[data])
+    topic = TopicProduceData(name=facts.name, topic_id=facts.topic_id, partition_data=[data])
     return ProduceRequest(transactional_id=transactional_id, acks=-1, timeout_ms=10_000, topic_data=[topic])
 
 
@@ -131,12 +131,13 @@ def metadata(facts: Facts, **more: Any) -> Message:
 
 def offset_commit(facts: Facts) -> Message:
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
-    topic = OffsetCommitRequestTopic(name=facts.name, partitions=[partition])
+    topic = OffsetCommitRequestTopic(name=facts.name, topic_id=facts.topic_id, partitions=[partition])
     return OffsetCommitRequest(group_id=facts.name, topics=[topic])
 
 
 def offset_fetch(facts: Facts, *, named: bool = True) -> Message:
-    topics = [OffsetFetchRequestTopics(name=facts.name, partition_indexes=[0])] if named else None
+    topic = OffsetFetchRequestTopics(name=facts.name, topic_id=facts.topic_id, partition_indexes=[0])
+    topics = [topic] if named else None
     return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=facts.name, topics=topics)])
 
 
