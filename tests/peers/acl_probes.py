@@ -574,8 +574,7 @@ PROBES: Final = (
             feature_updates=[FeatureUpdateKey(feature="f", max_version_level=1)]
         ),
         (need(NO_CLUSTER, ALTER),),
-        E.INVALID_UPDATE_VERSION,  # Apache Kafka 3.9 with ZooKeeper has no features at all
-        is_of_kafka_4=True,
+        E.INVALID_REQUEST,
     ),
     Probe(
         "DescribeProducers",

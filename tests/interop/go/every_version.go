@@ -38,7 +38,7 @@ var expected = map[int16][]int16{
 	43: {84}, // ELECTION_NOT_NEEDED
 	45: {85}, // NO_REASSIGNMENT_IN_PROGRESS
 	47: {86}, // GROUP_SUBSCRIBED_TO_TOPIC
-	57: {95}, // INVALID_UPDATE_VERSION: metadata.version is no feature of a cluster with ZooKeeper
+	57: {42, 95}, // INVALID_REQUEST, INVALID_UPDATE_VERSION: metadata.version is no feature here
 	68: {42}, // INVALID_REQUEST: the heartbeat names no group
 	72: {42}, // INVALID_REQUEST: the push names no client instance
 }
