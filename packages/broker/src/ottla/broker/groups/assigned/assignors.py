@@ -9,11 +9,13 @@ have the same members.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from ottla.broker.runtime.loop_budget import SLICE, slices
+
+T = TypeVar("T")
 
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
 """The partitions of a member by topic; no topic has an empty set."""
@@ -57,19 +59,34 @@ def uniform(group: GroupSpec) -> Steps:
 def range_(group: GroupSpec) -> Steps:
     """Give each member neighbouring partitions of each topic that it reads."""
     readers: dict[UUID, int] = {}
-    for member in group.members.values():
-        for topic in member.topics:
-            readers[topic] = readers.get(topic, 0) + 1
+    for some in _by_topics(group.members.values(), lambda member: member):
+        for member in some:
+            for topic in member.topics:
+                readers[topic] = readers.get(topic, 0) + 1
+        yield
     ranges = {topic: _Ranges(group.partition_counts[topic], count) for topic, count in readers.items()}
     assignments: dict[str, Assignment] = {}
-    for some in slices(_in_order_of_instances(group.members)):
-        for member_id in some:
+    for names in _by_topics(_in_order_of_instances(group.members), group.members.__getitem__):
+        for member_id in names:
             assignments[member_id] = _next_ranges(group.members[member_id].topics, ranges)
         yield
     return assignments
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": uniform, "range": range_}
+
+
+def _by_topics(items: Iterable[T], member_of: Callable[[T], MemberSpec]) -> Iterator[list[T]]:
+    """Divide members so that the members of a slice read about a thousand topics together."""
+    some: list[T] = []
+    topics = 0
+    for item in items:
+        some.append(item)
+        topics += 8 + len(member_of(item).topics)
+        if topics >= 8 * SLICE:
+            yield some
+            some, topics = [], 0
+    yield some
 
 
 def _next_ranges(topics: Collection[UUID], ranges: Mapping[UUID, _Ranges]) -> Assignment:
@@ -302,10 +319,12 @@ class _Balance:
             for index, owner in enumerate(owners):
                 gathered[owner].setdefault(topic, []).append(index)
             yield
-        return {
-            member_id: {topic: frozenset(indexes) for topic, indexes in topics.items()}
-            for member_id, topics in zip(self._ids, gathered, strict=True)
-        }
+        assignments: dict[str, Assignment] = {}
+        for some in slices(zip(self._ids, gathered, strict=True)):
+            for member_id, topics in some:
+                assignments[member_id] = {topic: frozenset(indexes) for topic, indexes in topics.items()}
+            yield
+        return assignments
 
 
 class _Load:

@@ -18,7 +18,7 @@ from ottla.broker.groups.consumer.members import ConsumerMember, target_epoch_re
 from ottla.broker.groups.consumer.subscriptions import assignor_of
 from ottla.broker.groups.kinds import StepOutcome, Work
 from ottla.broker.runtime.frozen_classes import frozen
-from ottla.broker.runtime.loop_budget import LONG, SLICE, at_once
+from ottla.broker.runtime.loop_budget import LONG, SLICE, at_once, slices
 
 if TYPE_CHECKING:
     from ottla.broker.groups.consumer.stored_group import StoredConsumerGroup
@@ -94,25 +94,28 @@ class TargetAssignments:
     ) -> Generator[None, None, dict[str, Assignment]]:
         """Assign all partitions; return the members that shall have others than before, with theirs."""
         topics_of: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
+        counts: dict[UUID, int] = {}
         specs: dict[str, MemberSpec] = {}
         for number, (member_id, member) in enumerate(members.items()):
             read = topics_of.get((member.topics, member.expression))
             if read is None:
                 names = member.topics | self._group.topics_matched(member.expression)
                 read = topics_of[member.topics, member.expression] = self._group.topics.ids_of(names)
+                for topic in read:
+                    if topic not in counts:
+                        counts[topic] = self._group.topics.partition_count(topic)
             specs[member_id] = MemberSpec(read, targets.get(member_id, NOTHING), member.instance_id)
             if number % SLICE == 0:
                 yield
-        counts = {
-            topic: self._group.topics.partition_count(topic)
-            for topic in frozenset[UUID]().union(*topics_of.values())
-        }
         assigned = yield from assignor(GroupSpec(specs, counts, _is_homogeneous(topics_of)))
-        return {
-            member_id: target
-            for member_id in members
-            if (target := assigned.get(member_id, NOTHING)) != targets.get(member_id)
-        }
+        changed: dict[str, Assignment] = {}
+        for some in slices(members):
+            for member_id in some:
+                target = assigned.get(member_id, NOTHING)
+                if target != targets.get(member_id):
+                    changed[member_id] = target
+            yield
+        return changed
 
     def assigned(self, event: AssignmentPart, wall_ms: int) -> StepOutcome:
         """Store a part of a target assignment; members that left meanwhile get none."""

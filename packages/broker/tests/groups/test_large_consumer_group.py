@@ -1,0 +1,72 @@
+"""Consumer groups of 10,000 members: their assignment is made in steps that are short by what they touch."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from ottla.broker.groups.assigned.assignors import ASSIGNORS, GroupSpec, MemberSpec
+from ottla.broker.groups.consumer.expressions import compiled, resolve
+from ottla.broker.groups.consumer.testing import topic_id
+from ottla.protocol.errors import InvalidRegularExpression
+
+MEMBERS = 10_000
+TOPICS = 1_000
+LEAST_STEPS = 70
+MOST_S = 10.0
+"""The CPU time of one step, with much room for a slow machine: it takes up to seven milliseconds."""
+
+
+def in_short_steps(steps: Generator[Any, None, Any]) -> Any:
+    """Run a generator that takes many short steps; return its result."""
+    longest, count = 0.0, 0
+    while True:
+        began = time.process_time()
+        try:
+            next(steps)
+        except StopIteration as end:
+            assert count >= LEAST_STEPS
+            assert longest < MOST_S
+            return end.value
+        longest, count = max(longest, time.process_time() - began), count + 1
+
+
+@pytest.mark.parametrize("name", ["uniform", "range"])
+@pytest.mark.parametrize("alike", [True, False])
+def test_an_assignment_is_made_in_short_steps(name: str, alike: bool) -> None:
+    chance, topics = random.Random(5), [topic_id(number) for number in range(1, TOPICS + 1)]
+    read = frozenset(topics)
+    members = {
+        f"m{number}": MemberSpec(read if alike else frozenset(chance.sample(topics, chance.randint(1, 5))))
+        for number in range(MEMBERS)
+    }
+    if alike and name == "range":
+        members = dict(list(members.items())[:1_000])  # each of them may have a range of each topic
+    group = GroupSpec(members, dict.fromkeys(topics, 20), is_homogeneous=alike)
+
+    assigned = in_short_steps(ASSIGNORS[name](group))
+
+    assert sum(len(indexes) for parts in assigned.values() for indexes in parts.values()) == 20 * TOPICS
+
+
+@pytest.mark.parametrize("expression", [".*", "(a|b|t)*.*[0-9]{1,200}x?", "(x+x+)+y", "((t|x)*)*z"])
+def test_an_expression_is_resolved_in_short_steps(expression: str) -> None:
+    names = [f"t{number}{'x' * 200}" for number in range(10_000)]
+
+    found = in_short_steps(resolve([expression], names, lambda _: True, 1, 1))
+
+    assert len(found[expression].topics) in (0, len(names))
+
+
+@pytest.mark.parametrize("expression", ["((a{100}){10}b?){9}", "(((x{1,9}){1,9}){1,9}){1,9}", "(a" * 1_000])
+def test_an_expression_that_would_need_much_memory_is_refused_at_once(expression: str) -> None:
+    began = time.process_time()
+
+    with pytest.raises(InvalidRegularExpression):
+        compiled(expression)
+
+    assert time.process_time() - began < MOST_S
