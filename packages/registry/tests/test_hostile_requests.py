@@ -47,9 +47,11 @@ def test_a_body_is_bounded_with_and_without_a_length(http: httpx.Client) -> None
         ("PROTOBUF", 'syntax = "proto3"; import "schema.proto";'),
         ("PROTOBUF", 'syntax = "proto3"; import "../../etc/passwd";'),
         ("AVRO", '"' + "a" * (1 << 20) + '"'),
+        ("AVRO", r'{"type": "record", "name": "R", "doc": "\ud800", "fields": []}'),
+        ("JSON", r'{"title": "\udfff"}'),
         ("JSON", json.dumps({"$ref": "#/definitions/a", "definitions": {"a": {"$ref": "#/definitions/a"}}})),
     ],
-    ids=["deep avro", "deep json", "deep protobuf", "own import", "file", "long", "circle"],
+    ids=["deep avro", "deep json", "deep protobuf", "own import", "file", "long", "half", "half", "circle"],
 )
 def test_a_schema_made_to_harm_is_refused_and_the_registry_goes_on(
     http: httpx.Client, kind: str, text: str
@@ -65,6 +67,7 @@ def test_deep_bodies_and_bodies_that_are_no_json_are_refused(http: httpx.Client)
     assert posted(http, b"[" * 100_000)[0] == 422
     assert posted(http, b"\xff")[0] == 422
     assert posted(http, b'{"schema": 7}')[0] == 422
+    assert posted(http, b'{"schema": "\\"string\\"", "id": 2147483648}')[0] == 422
     assert posted(http, b'{"schema": "\\"string\\"", "metadata": ' + b"[" * 5_000)[0] == 422
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ottla.registry.client import Reference
 from ottla.registry.server.errors import Refused
 from ottla.registry.server.parsing import SchemaParser
 from ottla.registry.server.questions import GivenSchema
@@ -112,3 +114,35 @@ def test_a_deletion_holds_for_versions_up_to_its_own() -> None:
     state = applied([deletion_record("nowhere", 3)])
 
     assert facts(state)["subjects"] == {}
+
+
+async def test_requests_for_one_schema_at_the_same_time_count_its_letters_once() -> None:
+    text = json.dumps({"type": "record", "name": "R", "doc": "x" * 1_000_000, "fields": []})
+
+    async with SchemaParser() as parser:
+        await asyncio.gather(*(parser.parse("AVRO", text, ()) for _ in range(12)))
+        small = await parser.parse("AVRO", '"string"', ())
+
+        assert await parser.parse("AVRO", '"string"', ()) is small
+
+
+async def test_an_import_of_the_latest_version_is_one_of_its_number() -> None:
+    state = RegistryState()
+    item = [json.dumps({"type": "fixed", "name": "Item", "size": size}) for size in (4, 5)]
+    basket = GivenSchema(
+        "AVRO", json.dumps({"type": "array", "items": "Item"}), (Reference("Item", "item", -1),)
+    )
+
+    async with SchemaParser() as parser:
+        service = RegistryService(state, MemoryStore("memory", state.apply), parser)
+        await service.set_level("", {"compatibility": "NONE"})
+        await service.register("item", GivenSchema("AVRO", item[0]), normalize=False)
+        first = await service.register("basket", basket, normalize=False)
+        assert first.references == (Reference("Item", "item", 1),)
+        assert await service.lookup("basket", basket, normalize=False, deleted=False) == first
+        with pytest.raises(Refused, match="is imported by version 1 of 'basket'"):
+            await service.delete_version("item", 1, permanent=False)
+
+        await service.register("item", GivenSchema("AVRO", item[1]), normalize=False)
+        second = await service.register("basket", basket, normalize=False)
+        assert (second.version, second.references) == (2, (Reference("Item", "item", 2),))

@@ -102,6 +102,8 @@ class Schemas:
             self._failed.popitem(last=False)
 
     def _keep(self, schema: int | str, text: SchemaText) -> None:
+        if (other := self._kept.pop(schema, None)) is not None:
+            self._letters -= _letters(other)
         self._kept[schema] = text
         self._letters += _letters(text)
         while len(self._kept) > MOST_KEPT or self._letters > MOST_KEPT_LETTERS:

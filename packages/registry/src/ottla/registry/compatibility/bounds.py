@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 MOST_DEPTH: Final = 100
 MOST_STEPS: Final = 100_000
 """Pairs of parts that one comparison looks at."""
 MOST_MESSAGES: Final = 50
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class BadSchema(ValueError):
@@ -40,9 +42,19 @@ def json_of(text: str) -> Any:
         raise BadSchema("the schema is too deep") from None
     except ValueError as error:
         raise BadSchema(f"the schema is no JSON: {error}") from None
+    if _SURROGATE.search(text) and _has_surrogate(found):
+        raise BadSchema("the schema has half of a letter, which UTF-8 does not have")
     if _depth(found) > MOST_DEPTH:
         raise BadSchema(f"the schema is more than {MOST_DEPTH} levels deep")
     return found
+
+
+def _has_surrogate(found: Any) -> bool:
+    try:
+        compact(found).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def compact(found: Any) -> str:

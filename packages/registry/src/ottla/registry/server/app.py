@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from starlette.applications import Starlette
@@ -34,6 +34,8 @@ _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _ALL_CONTEXTS: Final = ":*:"
 _DEFAULT_PREFIX: Final = f":{DEFAULT_CONTEXT}:"
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH")
+_Number = Annotated[int, msgspec.Meta(le=(1 << 31) - 1)]
+"""An id or a version: values have four bytes for the id of their schema."""
 Answer = Callable[[RegistryService, Request], Awaitable[Any]]
 
 
@@ -45,8 +47,8 @@ class GivenBody(msgspec.Struct, rename="camel"):
     references: list[Reference] | None = None
     metadata: dict[str, Any] | None = None
     rule_set: dict[str, Any] | None = None
-    id: int | None = None
-    version: int | None = None
+    id: _Number | None = None
+    version: _Number | None = None
 
     def given(self) -> GivenSchema:
         """Return the schema; an id or a version below one is none."""

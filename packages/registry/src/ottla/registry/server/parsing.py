@@ -99,6 +99,8 @@ class SchemaParser:
         return Parsed("PROTOBUF", answer["text"], answer["text"], model, descriptor)
 
     def _keep(self, key: bytes, parsed: Parsed) -> None:
+        if (other := self._kept.pop(key, None)) is not None:  # of a request at the same time
+            self._letters -= len(other.text)
         self._kept[key] = parsed
         self._letters += len(parsed.text)
         while len(self._kept) > MOST_KEPT or self._letters > MOST_KEPT_LETTERS:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from typing import Any, Final
+
+import msgspec
 
 from ottla.registry.client import Reference
 from ottla.registry.compatibility.bounds import BadSchema
@@ -15,6 +18,7 @@ from ottla.registry.server.parsing import COMPARE, MOST_LETTERS, Parsed, SchemaP
 from ottla.registry.server.state import RegistryState, SchemaValue, context_of, qualified
 
 MOST_REFERENCES: Final = 100
+_LATEST: Final = -1
 MOST_COMPARED: Final = 500
 """Versions of a subject that a transitive level compares with; a subject with more needs another level."""
 
@@ -45,6 +49,7 @@ class RegistryQuestions:
         """Return the version of a subject with a schema."""
         if not self.state.versions(subject, deleted=deleted):
             raise no_subject(subject)
+        given = self._numbered(subject, given)
         found = self._known(subject, given, await self._parse(subject, given), normalize, deleted=deleted)
         if found is None:
             raise no_schema()
@@ -194,9 +199,26 @@ class RegistryQuestions:
                 stack += [(entry.name, value.schema), *reversed(value.references)]
         return list(found.items())
 
+    def _numbered(self, subject: str, given: GivenSchema) -> GivenSchema:
+        """Return a schema that imports versions by their numbers: -1 stands for the latest."""
+        if all(reference.version != _LATEST for reference in given.references):
+            return given
+        context = context_of(subject)
+        numbered = []
+        for reference in given.references:
+            versions = self.state.versions(qualified(context, reference.subject))
+            if reference.version == _LATEST and versions:
+                found = msgspec.structs.replace(reference, version=versions[-1].version)
+                numbered.append(found)
+            else:
+                numbered.append(reference)
+        return changed(given, references=tuple(numbered))
+
     def _referred(self, subject: str, reference: Reference) -> SchemaValue:
         versions = self.state.subjects.get(subject, {})
-        number = reference.version if reference.version != -1 else max(versions, default=-1)
+        number = reference.version
+        if number == _LATEST:  # of a record that another registry wrote
+            number = max(versions, default=_LATEST)
         if number not in versions:
             text = f"it imports version {reference.version} of '{subject}', which is not there"
             raise Refused(errors.INVALID_SCHEMA, f"Invalid schema: {text}")

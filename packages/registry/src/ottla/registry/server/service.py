@@ -96,8 +96,9 @@ class RegistryService(RegistryQuestions):
         check_subject(subject)
         normalize = normalize or bool((self._config(subject) or {}).get("normalize"))
         # Most are there: such a question is answered without a write, by any registry.
-        parsed = await self._parse(subject, given)
-        if given.id is None and (known := self._known(subject, given, parsed, normalize)) is not None:
+        numbered = self._numbered(subject, given)
+        parsed = await self._parse(subject, numbered)
+        if given.id is None and (known := self._known(subject, numbered, parsed, normalize)) is not None:
             return known
         found: SchemaValue = await self._write(lambda: self._registration(subject, given, normalize))
         return found
@@ -251,7 +252,7 @@ class RegistryService(RegistryQuestions):
 
     async def _registration(self, subject: str, given: GivenSchema, normalize: bool) -> Decision:
         mode = self._check_writable(subject)
-        given = self._with_previous(subject, given, mode)
+        given = self._with_previous(subject, self._numbered(subject, given), mode)
         parsed = await self._parse(subject, given)
         if given.id is None and (known := self._known(subject, given, parsed, normalize)) is not None:
             return Decision((), known)
