@@ -253,6 +253,55 @@ def test_records_are_json_whatever_their_values_are() -> None:
         "value": {"drink": "tea", "price": 1.0},
     }  # fmt: skip
     assert json.loads(as_json(record_of(7, b"\xff")))["value"] == "\N{REPLACEMENT CHARACTER}"
+    for value, shown in (
+        (float("nan"), None),
+        ([1.5, float("inf")], [1.5, None]),
+        ({b"k": 1, (1, 2): Order("tea", float("nan"))}, {"k": 1, "(1, 2)": {"drink": "tea", "price": None}}),
+        ({1: float("nan"), None: b"x"}, {"1": None, "null": "x"}),
+        ("\ud800 half", "\ud800 half"),
+    ):
+        text = as_json(record_of(7, value)).encode().decode()
+        assert json.loads(text, parse_constant=pytest.fail)["value"] == shown
+
+
+async def test_an_event_has_the_lines_of_its_text_and_no_others() -> None:
+    """Browsers divide lines at CR and LF only, and put LF between the lines of an event."""
+    value = "a\u2028b\u2029c\x85d\x0be\x1cf"
+    sent: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    async with asyncio.timeout(BOUND_S), silent(recent=2) as live:
+        for text in (as_json(record_of(7, value)), "two\r\nlines\rand three\n"):
+            live._put(Sent("0:7", text))
+        response: Any = live.events()
+    async with asyncio.timeout(BOUND_S):
+        await response({}, never, send)
+
+    events = b"".join(sent).decode().split("\n\n")[1:3]
+    shown = [event.split("\n", 1)[1].replace("\ndata: ", "\n").removeprefix("data: ") for event in events]
+    assert json.loads(shown[0])["value"] == value
+    assert shown[1] == "two\nlines\nand three\n"
+
+
+async def test_a_record_that_cannot_be_encoded_is_skipped(broker: BrokerThread) -> None:
+    def encode(record: ConsumerRecord[Any, Any]) -> str:
+        return str(int(record.value))  # ValueError for text
+
+    async with asyncio.timeout(BOUND_S), Producer(broker.bootstrap_servers) as producer:
+        for value in ("no number", "7"):
+            await producer.send_and_wait("odd", value, partition=0)
+        live = Broadcast(
+            lambda: Consumer("odd", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"),
+            encode=encode,
+        )
+        async with live:
+            subscription = live._subscribe(None)
+            assert subscription is not None
+            async for sent in subscription.records(None):
+                assert sent == Sent("0:1", "7")
+                break
 
 
 class Client:

@@ -10,8 +10,10 @@ import asyncio
 import dataclasses
 import json
 import logging
+import math
+import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self
@@ -26,6 +28,7 @@ from ottla.client.web import lifespan
 from ottla.consumer.consumer import Consumer
 from ottla.consumer.errors import RecordDeserializationFailed
 from ottla.consumer.record import ConsumerRecord
+from ottla.protocol.topics import TopicPartition
 
 __all__ = ["Broadcast", "as_json", "lifespan"]
 
@@ -34,6 +37,7 @@ KEEP_ALIVE_S = 15.0
 STALL_S = 60.0
 GOING_AWAY = 1001
 TRY_AGAIN_LATER = 1013
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +50,10 @@ class Sent(NamedTuple):
 
 
 def as_json(record: ConsumerRecord[Any, Any]) -> str:
-    """Return a record as JSON: topic, partition, offset, timestamp_ms, key and value; bytes as text."""
+    """Return a record as JSON: topic, partition, offset, timestamp_ms, key and value.
+
+    Bytes are text, and numbers that JSON does not have, such as NaN, are null.
+    """
     shown = {
         "topic": record.topic,
         "partition": record.partition,
@@ -55,7 +62,26 @@ def as_json(record: ConsumerRecord[Any, Any]) -> str:
         "key": record.key,
         "value": record.value,
     }
-    return json.dumps(shown, default=_plain, ensure_ascii=False)
+    try:
+        text = json.dumps(shown, default=_plain, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):  # keys that are no text, or NaN
+        text = json.dumps(_with_text_keys(shown), default=_plain, ensure_ascii=False, allow_nan=False)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Return a value in which keys are text and all numbers are such of JSON; others are null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {
+            key if key is None or isinstance(key, str | int) else str(_plain(key)): _with_text_keys(inner)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_with_text_keys(inner) for inner in value]
+    is_plain = value is None or isinstance(value, str | int)
+    return value if is_plain else _with_text_keys(_plain(value))
 
 
 def _plain(value: Any) -> Any:
@@ -87,7 +113,7 @@ class Broadcast(Generic[K_co, V_co]):
 
     `encode` makes the text of a record. `max_waiting` records wait for one browser at most, `recent` are kept
     for those that come later, and `max_browsers` are served at once: others are refused with 503. A record
-    that cannot be deserialized is skipped.
+    that cannot be deserialized, or not be encoded, is skipped.
     """
 
     def __init__(
@@ -205,10 +231,15 @@ class Broadcast(Generic[K_co, V_co]):
                 try:
                     record = await consumer.getone()
                 except RecordDeserializationFailed as error:
-                    _log_skipped(error)
+                    _log_skipped(error.partition, error.offset, error.cause)
                     consumer.seek(error.partition, error.offset + 1)
                     continue
-                self._put(Sent(f"{record.partition}:{record.offset}", self._encode(record)))
+                try:
+                    text = self._encode(record)
+                except (TypeError, ValueError, RecursionError) as error:
+                    _log_skipped(TopicPartition(record.topic, record.partition), record.offset, error)
+                    continue
+                self._put(Sent(f"{record.partition}:{record.offset}", text))
 
     def _put(self, sent: Sent) -> None:
         self._recent.append(sent)
@@ -216,9 +247,9 @@ class Broadcast(Generic[K_co, V_co]):
             subscription.put(sent)
 
 
-def _log_skipped(error: RecordDeserializationFailed) -> None:
-    facts = {"partition": str(error.partition), "offset": error.offset, "error": str(error.cause)}
-    log.warning("a record cannot be deserialized, it is skipped", extra=facts)
+def _log_skipped(partition: TopicPartition, offset: int, cause: BaseException) -> None:
+    facts = {"partition": str(partition), "offset": offset, "error": str(cause)}
+    log.warning("a record cannot be shown, it is skipped", extra=facts)
 
 
 class Subscription:
@@ -302,7 +333,8 @@ def _event(sent: Sent | int | None) -> str:
         return ": keep-alive\n\n"
     if isinstance(sent, int):
         return f"event: missed\ndata: {sent}\n\n"
-    lines = "".join(f"data: {line}\n" for line in sent.text.splitlines() or [""])
+    # Not `splitlines`, which divides at letters that are part of a line for browsers.
+    lines = "".join(f"data: {line}\n" for line in _LINE_END.split(sent.text))
     return f"id: {sent.id}\n{lines}\n"
 
 
