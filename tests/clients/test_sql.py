@@ -191,6 +191,9 @@ def test_following_runs_a_query_for_the_records_of_each_window(filled: str) -> N
             if not sent:
                 break
 
+        kept = topics.tables('FROM "sql-live"')["sql-live"]
+
+    assert (len(kept.scanned), len(kept.readers)) == (1, 1)  # those of the last window
     assert sums == [0, 6, 0, 4]
     assert all(earlier.end == later.start for earlier, later in pairwise(found))
 

@@ -98,6 +98,8 @@ def test_a_field_is_read_as_its_type(kind: str, document: str, expected: object)
     ("kind", "document", "message"),
     [
         ("BIGINT", '{"f": 1.5}', "it's has a fraction: 1.5"),
+        ("BIGINT", '{"f": 1e-30}', "it's has a fraction: 1e-30"),
+        ("BIGINT", '{"f": "15E-1"}', "it's has a fraction: 15E-1"),
         ("BIGINT", '{"f": "x"}', "Could not convert string 'x'"),
         ("DATE", '{"f": "soon"}', "soon"),
         ("VARCHAR", "no json", "Malformed JSON"),

@@ -56,7 +56,8 @@ class Field:
         elif self.type in _WHOLE:
             # A cast would round a fraction, and nobody would see it.
             wrong = "NULL" if lenient else f"error({quoted(self.name + ' has a fraction: ')} || {text})"
-            read = f"CASE WHEN contains({text}, '.') THEN {wrong} ELSE CAST({text} AS {self.type}) END"
+            fraction = f"contains({text}, '.') OR contains({text}, 'e-') OR contains({text}, 'E-')"
+            read = f"CASE WHEN {fraction} THEN {wrong} ELSE CAST({text} AS {self.type}) END"
         elif self.type.endswith("]") or self.type.startswith("STRUCT"):
             read = f"TRY_CAST(json_extract({document}, {pointer}) AS {self.type})"
         else:

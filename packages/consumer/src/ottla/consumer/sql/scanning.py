@@ -116,6 +116,12 @@ class TopicDataset(ds.Dataset):  # type: ignore[misc]
         self._offsets_at = offsets_at
         self._decode = decode
 
+    def begin(self) -> None:
+        """Forget the scans of the query before: `--follow` runs one query after another without an end."""
+        self.scanned.clear()
+        self.readers.clear()
+        self.failure = None
+
     @property
     def schema(self) -> pa.Schema:
         """The columns that a scan can give."""

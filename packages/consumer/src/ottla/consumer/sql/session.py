@@ -168,7 +168,7 @@ class Topics:
 
     def _execute(self, sql: str, used: Sequence[TopicDataset]) -> Result:
         for table in used:
-            table.failure = None
+            table.begin()
         with _one_line_errors(sql, used):
             reader = self._duckdb.sql(sql).to_arrow_reader(BATCH_ROWS)
         return Result(reader, sql, used)
