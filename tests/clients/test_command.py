@@ -21,6 +21,8 @@ from click.testing import CliRunner, Result
 from ottla.admin import Admin
 from ottla.broker.testing import free_port
 from ottla.client.cli import main
+from ottla.client.commands.completion import completes
+from ottla.client.config import ClientConfig
 from ottla.consumer import Consumer
 from ottla.producer import Producer
 
@@ -269,6 +271,17 @@ def test_a_shell_completes_commands_topics_groups_and_keys(filled: str, fresh: C
     assert completed(filled, "consume", "-b", filled, "cmd-orders-") == ["cmd-orders-eu"]
     assert "retention.ms" in completed(filled, "config", "describe", "retention.")
     assert completed(f"127.0.0.1:{free_port()}", "topic", "describe", "cmd") == []
+
+
+def test_names_that_a_shell_would_run_are_not_completed() -> None:
+    names = ["orders", "or der", "or$(reboot)", "or`reboot`", "or;reboot", "or'", "or,x", "or\nder", "or:1"]
+
+    async def found(servers: str, config: ClientConfig) -> list[str]:
+        return names
+
+    complete = completes(found)
+    with click.Context(main) as context:
+        assert complete(context, click.Argument(["topic"]), "or") == ["or:1", "orders"]
 
 
 def test_the_script_of_a_shell_is_printed() -> None:

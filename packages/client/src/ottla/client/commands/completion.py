@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from ottla.client.config import ClientConfig
 
 BOUND_S: Final = 1.0
+_HARMLESS: Final = re.compile(r"[\w.@%+/][\w.@%+/:=-]*")
+"""Names without a letter that shells, or the scripts of completion, take for something else."""
 Names = Callable[[str, "ClientConfig"], Awaitable[Iterable[str]]]
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
@@ -52,7 +55,8 @@ def completes(names: Names) -> Complete:
             found = asyncio.run(ask())
         except Exception:  # a shell has no place for errors
             return []
-        return sorted(name for name in found if name.startswith(incomplete))
+        # Shells put a completion into the line as it is: a group named `$(...)` would be run.
+        return sorted(name for name in found if name.startswith(incomplete) and _HARMLESS.fullmatch(name))
 
     return complete
 
