@@ -173,6 +173,13 @@ def test_a_query_sees_the_records_that_were_there_when_it_started(filled: str) -
         assert topics.query('SELECT count(*) AS c FROM "sql-growing"').to_arrow().to_pylist() == [{"c": 2}]
 
 
+def test_a_query_behind_one_that_is_not_read_yet_fails_in_one_line(topics: Topics) -> None:
+    first = topics.query(f'SELECT number FROM "{FLIGHTS}"')
+    with pytest.raises(QueryFailed, match="connection has an open result"):
+        topics.query(f'SELECT origin FROM "{FLIGHTS}"')
+    assert first.to_arrow().num_rows == COUNT
+
+
 def test_following_runs_a_query_for_the_records_of_each_window(filled: str) -> None:
     sent: list[Sequence[int]] = [(), (1, 2, 3), (), (4,)]
 

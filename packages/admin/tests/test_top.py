@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
 from ottla.admin.cluster_health import ClusterState
-from ottla.admin.commands.top import Sample, screen
+from ottla.admin.commands.top import Sample, sampled, screen
+from ottla.protocol.errors import GroupIdNotFound
+from ottla.protocol.topics import TopicPartition
 
 STATE = ClusterState("c1", 1, (), ())
 
@@ -28,3 +34,30 @@ def test_the_view_fits_the_terminal() -> None:
     assert len(lines) <= 11
     assert max(map(len, lines)) <= 40
     assert any(line.startswith("and ") and line.endswith(" more") for line in lines)
+
+
+class Admin:
+    """An admin client of a cluster with the groups `kept` and `ended`; the last ends once it is listed."""
+
+    def __init__(self) -> None:
+        self.offsets = self.groups = self
+
+    async def cluster_state(self) -> ClusterState:
+        return STATE
+
+    async def find_reachable(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {}
+
+    async def list(self) -> list[Any]:
+        return [SimpleNamespace(name=name, state="Empty") for name in ("ended", "kept")]
+
+    async def group_progress(self, name: str) -> Any:
+        if name == "ended":
+            raise GroupIdNotFound(name)
+        return SimpleNamespace(partitions=[SimpleNamespace(lag=3, offset=4)])
+
+
+async def test_a_group_that_ends_once_it_is_listed_is_left_out() -> None:
+    admin: Any = Admin()
+
+    assert (await sampled(admin)).groups == {"kept": ("Empty", 3, 4)}

@@ -59,7 +59,7 @@ def top(every: str, times: int | None, bootstrap_server: str, properties: str | 
         before: Sample | None = None
         shown = 0
         while True:
-            sample = await _sample(admin)
+            sample = await sampled(admin)
             size = shutil.get_terminal_size() if sys.stdout.isatty() else _PLAIN
             draw(screen(before, sample, *size))
             shown += 1
@@ -95,10 +95,12 @@ def terminal_view() -> Iterator[Callable[[Sequence[str]], None]]:
         click.echo(_SHOW_CURSOR, nl=False)
 
 
-async def _sample(admin: Admin) -> Sample:
+async def sampled(admin: Admin) -> Sample:
+    """Return what a cluster has now."""
     from asyncio import get_running_loop
 
     from ottla.admin import LATEST
+    from ottla.protocol.errors import GroupIdNotFound
 
     state = await admin.cluster_state()
     led = [found.partition for found in state.partitions if found.leader not in (None, -1)]
@@ -107,7 +109,10 @@ async def _sample(admin: Admin) -> Sample:
         ends[partition.topic] = ends.get(partition.topic, 0) + end
     groups: dict[str, tuple[str, int, int]] = {}
     for listing in await admin.groups.list():
-        progress = (await admin.group_progress(listing.name)).partitions
+        try:
+            progress = (await admin.group_progress(listing.name)).partitions
+        except GroupIdNotFound:  # it ended since it was listed
+            continue
         lag = sum(found.lag or 0 for found in progress)
         groups[listing.name] = listing.state, lag, sum(found.offset or 0 for found in progress)
     return Sample(get_running_loop().time(), state, ends, groups)

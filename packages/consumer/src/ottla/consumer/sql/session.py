@@ -326,7 +326,8 @@ def _connect(options: Options) -> Iterator[Any]:
 
 def _named_tables(connection: Any, sql: str) -> tuple[dict[tuple[str, str], str], set[str]]:
     """Return the tables of a query with the topics they stand for, and the names that it defines itself."""
-    ((text,),) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+    with _one_line_errors(sql, ()):  # a result that is not read yet, for instance
+        ((text,),) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
     tree = json.loads(text)
     if tree["error"]:
         if tree["error_type"] == "not implemented":
