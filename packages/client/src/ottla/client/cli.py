@@ -32,6 +32,7 @@ PACKAGES = {
     "acl": "ottla-admin",
     "alerts": "ottla-console",
     "broker": "ottla-broker",
+    "clients": "ottla-admin",
     "cluster": "ottla-admin",
     "completion": "ottla-client",
     "config": "ottla-admin",
