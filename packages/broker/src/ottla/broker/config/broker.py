@@ -553,7 +553,7 @@ class BrokerConfig(
     )
     group_streams_assignors: tuple[str, ...] = setting(
         ("sticky",),
-        "The assignors of streams groups; the first one serves groups that ask for none.",
+        "Accepted for compatibility: streams groups have one assignor, which Kafka calls sticky.",
         only("sticky"),
     )
     group_streams_rack_aware_assignment_tags: tuple[str, ...] = setting(
