@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         BROKER,
         BROKER_LOGGER,
         CLIENT_ID,
+        GROUP,
         IP,
         TOPIC,
         USER,
@@ -77,6 +78,7 @@ __all__ = [
     "BROKER_LOGGER",
     "CLIENT_ID",
     "EARLIEST",
+    "GROUP",
     "GROUP_TYPES",
     "IP",
     "LATEST",
@@ -143,7 +145,9 @@ _DEFINED_IN = {
     "ottla.admin.acls": "AclFilter Acls",
     "ottla.admin.brokers": "Broker BrokerVersions Brokers ClusterDescription Feature LogDir ReplicaOnDisk",
     "ottla.admin.cluster_health": "ClusterState PartitionHealth Problem problems",
-    "ottla.admin.configs": "BROKER BROKER_LOGGER CLIENT_ID IP TOPIC USER ConfigEntry Configs Quota Quotas",
+    "ottla.admin.configs": (
+        "BROKER BROKER_LOGGER CLIENT_ID GROUP IP TOPIC USER ConfigEntry Configs Quota Quotas"
+    ),
     "ottla.admin.features": "Change ClusterFeatures FeatureLevel Features",
     "ottla.admin.group_descriptions": (
         "GROUP_TYPES GroupDescription MemberDescription StreamsTasks Subtopology"

@@ -40,6 +40,7 @@ R = TypeVar("R", bound=Message)
 TOPIC: Final = 2
 BROKER: Final = 4
 BROKER_LOGGER: Final = 8
+GROUP: Final = 32
 
 SOURCES: Final = {
     1: "topic",
@@ -48,6 +49,7 @@ SOURCES: Final = {
     4: "server.properties",
     5: "default",
     6: "logger",
+    8: "group",
 }
 _SET, _UNSET = 0, 1
 
@@ -81,7 +83,7 @@ class ConfigEntry:
 
 
 class Configs:
-    """Configuration by resource: TOPIC and its name, or BROKER and its id ("" for all brokers)."""
+    """Configuration by resource: TOPIC or GROUP and its name, BROKER and its id ("" for all brokers)."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -146,7 +148,8 @@ def _raise(kind: int, name: str, operation: Operation, code: int, message: str |
     if kind == TOPIC and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise NoSuchTopic(name)
     on_topic, on_cluster = Need(operation, ResourceType.TOPIC, name), Need(operation, ResourceType.CLUSTER)
-    raise_for(code, message, on_topic if kind == TOPIC else on_cluster)
+    on_group = Need(operation, ResourceType.GROUP, name)
+    raise_for(code, message, {TOPIC: on_topic, GROUP: on_group}.get(kind, on_cluster))
 
 
 @dataclass(frozen=True, slots=True)

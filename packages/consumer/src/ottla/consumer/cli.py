@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.client.commands import cluster_options, did_you_mean, load_config, read_time, run
+from ottla.client.commands import OVERRIDES, cluster_options, did_you_mean, load_config, read_time, run
 from ottla.client.commands.completion import complete_topics
 from ottla.client.commands.record_lines import FIELDS, FORMAT_FIELDS, json_bytes, json_headers
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 500
 POLL_MS = 500
+_SET_BY_OPTIONS = frozenset({"group_id", "enable_auto_commit", "allow_auto_create_topics", "client"})
 
 
 @click.command()
@@ -117,7 +118,7 @@ def consume(
       ottla consume orders --since 2026-01-31T08:00Z --until 2026-01-31T09:00Z --json
       ottla consume '^orders-.*' --since -1h --filter 'value.amount > 100'
       ottla consume orders --tail 5 --exit-at-end --format '%i %p:%o %k %s'
-      ottla consume orders --group billing --json
+      ottla consume orders --group billing --json -X group.protocol=consumer
       ottla consume orders --from-beginning --skip-corrupt
     """
     from ottla.consumer.cli_selection import Range, record_test, topic_pattern
@@ -128,13 +129,13 @@ def consume(
     wanted = Range(tail, read_time(since) if since else None, read_time(until) if until else None)
     _check_range(wanted, from_beginning, offset, group)
     shown = partial(_show, _format(template), as_json, null_marker)
-    config = partial(_config, group, from_beginning, isolation_level, load_config(properties))
+    chosen = (group, from_beginning, isolation_level, own_settings(), load_config(properties))
     printing = partial(
         _print, limit=max_messages, exit_at_end=exit_at_end or until is not None, show=shown,
         wanted=wanted, passes=record_test(wanted_text),
     )  # fmt: skip
     consuming = partial(_consume, topics, pattern, partition, offset, wanted)
-    _run(config, bootstrap_server, consuming, printing, skip_corrupt)
+    _run(partial(_config, *chosen), bootstrap_server, consuming, printing, skip_corrupt)
 
 
 def _run(
@@ -167,18 +168,49 @@ def _run(
         skipped.report()
 
 
+def own_settings() -> dict[str, str]:
+    """Return the settings of the consumer that options -X give, and leave those of connections."""
+    from ottla.client.config import ClientConfig
+    from ottla.client.settings import aliases, settings_of
+    from ottla.consumer.config import ConsumerConfig
+
+    names = settings_of(ConsumerConfig).keys() | aliases(ConsumerConfig).keys()
+    names -= settings_of(ClientConfig).keys() | aliases(ClientConfig).keys()
+    meta = click.get_current_context().meta
+    given: dict[str, str] = dict(meta.get(OVERRIDES, {}))
+    own = {name: given.pop(name) for name in list(given) if name.replace(".", "_") in names}
+    if own:
+        meta[OVERRIDES] = given
+    return own
+
+
 def _config(
-    group: str | None, from_beginning: bool, isolation_level: str, client: ClientConfig
+    group: str | None, from_beginning: bool, isolation_level: str, own: dict[str, str], client: ClientConfig
 ) -> ConsumerConfig:
+    from dataclasses import fields, replace
+
     from ottla.consumer import ConsumerConfig
 
-    return ConsumerConfig(
+    config = ConsumerConfig(
         group_id=group,
         auto_offset_reset="earliest" if from_beginning else "latest",
         allow_auto_create_topics=False,
         enable_auto_commit=False,  # a record that is delivered is not printed yet
         isolation_level=isolation_level,  # type: ignore[arg-type]
         client=client,
+    )
+    if not own:
+        return config
+    read = ConsumerConfig.from_properties(own, group_id=group)
+    default = ConsumerConfig(group_id=group)
+    given = {setting.name: getattr(read, setting.name) for setting in fields(read)}
+    return replace(
+        config,
+        **{
+            name: value
+            for name, value in given.items()
+            if name not in _SET_BY_OPTIONS and value != getattr(default, name)
+        },
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.admin.commands import complete_keys, with_admin
+from ottla.admin.commands import complete_groups, complete_keys, with_admin
 from ottla.client.commands import cluster_options, json_option, key_values, show
 from ottla.client.commands.completion import complete_topics
 
@@ -17,28 +17,33 @@ if TYPE_CHECKING:
 
     from ottla.admin import Admin
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 
 
 @click.group()
 def config() -> None:
-    """Show and change the configuration of topics and brokers."""
+    """Show and change the configuration of topics, groups and brokers."""
 
 
 def _resource_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--all-brokers", is_flag=True, help="The defaults of all brokers in the cluster."),
         click.option("--broker", type=click.IntRange(0), help="A broker, by id."),
+        click.option(
+            "--group", shell_complete=complete_groups, help="A consumer, share or streams group, by name."
+        ),
         click.option("--topic", shell_complete=complete_topics, help="A topic, by name."),
     ):
         command = option(command)
     return command
 
 
-def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> tuple[int, str]:
-    if (topic is not None) + (broker is not None) + all_brokers != 1:
-        raise click.UsageError("give one of --topic NAME, --broker ID and --all-brokers")
-    return (TOPIC, topic) if topic is not None else (BROKER, "" if broker is None else str(broker))
+def _resource(topic: str | None, group: str | None, broker: int | None, all_brokers: bool) -> tuple[int, str]:
+    if (topic is not None) + (group is not None) + (broker is not None) + all_brokers != 1:
+        raise click.UsageError("give one of --topic NAME, --group NAME, --broker ID and --all-brokers")
+    if topic is not None or group is not None:
+        return (TOPIC, topic) if topic is not None else (GROUP, group or "")
+    return BROKER, "" if broker is None else str(broker)
 
 
 @config.command()
@@ -49,6 +54,7 @@ def _resource(topic: str | None, broker: int | None, all_brokers: bool) -> tuple
 @cluster_options
 def describe(
     topic: str | None,
+    group: str | None,
     broker: int | None,
     all_brokers: bool,
     patterns: tuple[str, ...],
@@ -57,7 +63,7 @@ def describe(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Show the configuration of a topic or a broker; values that differ from the defaults come first.
+    """Show the configuration of a topic, a group or a broker; values that are no defaults come first.
 
     KEY is a part of a key, or a pattern with *.
 
@@ -67,7 +73,7 @@ def describe(
       ottla config describe --broker 1001 --changed
       ottla config describe --topic orders retention 'segment.*'
     """
-    kind, name = _resource(topic, broker, all_brokers)
+    kind, name = _resource(topic, group, broker, all_brokers)
     entries = with_admin(bootstrap_server, properties, lambda admin: admin.configs.describe(kind, name))
     rows = [
         (
@@ -98,6 +104,7 @@ def _is_wanted(key: str, patterns: Sequence[str]) -> bool:
 @cluster_options
 def alter(
     topic: str | None,
+    group: str | None,
     broker: int | None,
     all_brokers: bool,
     values: tuple[str, ...],
@@ -105,14 +112,15 @@ def alter(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Change the configuration of a topic or of brokers while they run.
+    """Change the configuration of a topic, a group or of brokers while they run.
 
     \b
     Examples:
       ottla config alter --topic orders --set retention.ms=86400000
+      ottla config alter --group workers --set share.auto.offset.reset=earliest
       ottla config alter --all-brokers --unset log.retention.ms
     """
-    kind, name = _resource(topic, broker, all_brokers)
+    kind, name = _resource(topic, group, broker, all_brokers)
     changes: dict[str, str | None] = {**key_values(values), **dict.fromkeys(unset)}
     if not changes:
         raise click.UsageError("give --set KEY=VALUE or --unset KEY")

@@ -24,7 +24,7 @@ _PROFILE: Final = f"{__name__}.profile"
 """The key of the chosen profile among the facts that the contexts of a command share."""
 _PROPERTIES: Final = f"{__name__}.properties"
 """The key of the properties file of a command."""
-_OVERRIDES: Final = f"{__name__}.overrides"
+OVERRIDES: Final = f"{__name__}.overrides"
 """The key of the settings of a command's options -X."""
 _GIVEN_BY_USER: Final = click.core.ParameterSource.COMMANDLINE
 
@@ -58,7 +58,7 @@ def servers_of_profile(ctx: click.Context, parameter: click.Parameter, given: st
     source = ctx.get_parameter_source(parameter.name or "")
     if source == _GIVEN_BY_USER or ctx.resilient_parsing:
         return given
-    if (named := _servers_of(ctx.meta.get(_OVERRIDES, {}))) is not None:
+    if (named := _servers_of(ctx.meta.get(OVERRIDES, {}))) is not None:
         return named
     properties: str | None = ctx.meta.get(_PROPERTIES)
     profile, by_user = chosen_profile(ctx)
@@ -90,7 +90,7 @@ def _keep_overrides(ctx: click.Context, _: click.Parameter, pairs: tuple[str, ..
         return
     from ottla.client.profiles import is_secret
 
-    ctx.meta[_OVERRIDES] = overrides = key_values(pairs)
+    ctx.meta[OVERRIDES] = overrides = key_values(pairs)
     for key in filter(is_secret, overrides):
         raise click.UsageError(
             f"-X {key}: all users of a machine can read arguments, so put a secret into a file for "
@@ -288,7 +288,7 @@ def _config(properties: str | None) -> ClientConfig:
 
 def _overrides() -> Mapping[str, str]:
     context = click.get_current_context(silent=True)
-    found: Mapping[str, str] = {} if context is None else context.meta.get(_OVERRIDES, {})
+    found: Mapping[str, str] = {} if context is None else context.meta.get(OVERRIDES, {})
     return found
 
 

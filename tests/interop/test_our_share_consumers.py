@@ -1,4 +1,4 @@
-"""Our share consumers as members of share groups of Apache Kafka 4.4 (KIP-932)."""
+"""Our share consumers as members of share groups of Apache Kafka 4.4 and of Ottla (KIP-932)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ottla.admin import Admin
+from ottla.admin import GROUP, Admin
+from ottla.broker.testing import BrokerProcess
 from ottla.consumer import (
     AcknowledgementFailed,
     RecordDeserializationFailed,
@@ -24,36 +25,43 @@ from ottla.consumer.share import AlreadyAcknowledged, NotAcknowledged
 from ottla.producer import Producer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
+from peers.cluster_commands import command_for, shown
 from peers.kraft_kafka import KraftKafka
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 BOUND_S = 60.0
-GROUP_CONFIG = 32
-SETTINGS = {
+SETTINGS = {"group.share.heartbeat.interval.ms": "200", "group.share.session.timeout.ms": "6000"}
+BOUNDS = {
     "group.share.min.heartbeat.interval.ms": "200",
-    "group.share.heartbeat.interval.ms": "200",
     "group.share.min.session.timeout.ms": "2000",
-    "group.share.session.timeout.ms": "6000",
     "group.share.min.record.lock.duration.ms": "1000",
 }
+"""The lower bounds that Apache Kafka has for settings of groups."""
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KraftKafka]:
-    with KraftKafka(tmp_path_factory.mktemp("kafka"), SETTINGS) as running:
+@pytest.fixture(scope="module", params=["kafka-4.4", "ottla"])
+def kafka(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KraftKafka | BrokerProcess]:
+    directory = tmp_path_factory.mktemp("broker")
+    if request.param == "ottla":
+        with BrokerProcess(directory, SETTINGS) as ours:
+            yield ours
+        return
+    with KraftKafka(directory, SETTINGS | BOUNDS) as running:
         yield running
 
 
 @pytest.fixture
-def servers(kafka: KraftKafka) -> str:
+def servers(kafka: KraftKafka | BrokerProcess) -> str:
     return kafka.bootstrap_servers
 
 
 @pytest.fixture
 async def topic(servers: str, request: pytest.FixtureRequest) -> str:
     """Make a topic of one partition, and a group of its name that reads it from the beginning."""
-    name: str = request.node.name.removeprefix("test_")[:60]
+    name: str = request.node.originalname.removeprefix("test_")[:60]
     async with Admin(servers) as admin:
         await admin.topics.create(name, partitions=1)
     await configure(servers, name, {"share.auto.offset.reset": "earliest"})
@@ -62,7 +70,7 @@ async def topic(servers: str, request: pytest.FixtureRequest) -> str:
 
 async def configure(servers: str, group: str, settings: dict[str, str | None]) -> None:
     async with Admin(servers) as admin:
-        await admin.configs.alter(GROUP_CONFIG, group, settings)
+        await admin.configs.alter(GROUP, group, settings)
 
 
 async def fill(servers: str, topic: str, count: int) -> None:
@@ -323,6 +331,36 @@ async def test_threads_read_a_topic_as_a_queue(servers: str, topic: str) -> None
     await settled(servers, topic)
 
 
+async def test_commands_describe_reset_and_delete_a_share_group(servers: str, topic: str) -> None:
+    ottla = command_for(servers)
+    await fill(servers, topic, 10)
+    async with member(servers, topic, acknowledgement_mode="explicit") as consumer, asyncio.timeout(BOUND_S):
+        records = [await consumer.getone() for _ in range(4)]
+        await records[2].accept()
+        await asyncio.sleep(0)
+        listed = shown(await asyncio.to_thread(ottla, "share-group", "list", "--json"))
+        members = shown(
+            await asyncio.to_thread(ottla, "share-group", "describe", topic, "--members", "--json")
+        )
+    (described,) = shown(await asyncio.to_thread(ottla, "share-group", "describe", topic, "--json"))
+    reset = await asyncio.to_thread(
+        ottla, "share-group", "reset-offsets", topic, "--to-latest", "--execute", "--json"
+    )
+    (after,) = shown(await asyncio.to_thread(ottla, "share-group", "describe", topic, "--json"))
+    offsets = await asyncio.to_thread(ottla, "share-group", "delete-offsets", topic, "--topic", topic)
+    deleted = await asyncio.to_thread(ottla, "share-group", "delete", topic)
+    classic = await asyncio.to_thread(ottla, "share-group", "describe", topic)
+
+    assert topic in [row["group"] for row in listed]
+    assert [row["partitions"] for row in members] == [[f"{topic}-0"]]
+    assert (described["start_offset"], described["end_offset"]) == (0, 10)
+    assert (described["lag"], described["acknowledged_ahead"]) == (9, 1)
+    assert shown(reset)[0]["new_offset"] == 10
+    assert (after["start_offset"], after["lag"]) == (10, 0)
+    assert (offsets.exit_code, deleted.exit_code) == (0, 0), offsets.output + deleted.output
+    assert classic.exit_code == 1
+
+
 async def test_a_pattern_is_matched_by_the_member(servers: str, topic: str) -> None:
     await fill(servers, topic, 2)
     config = ShareConsumerConfig.of(group_id=topic, value_type=str)
@@ -335,7 +373,7 @@ async def test_a_pattern_is_matched_by_the_member(servers: str, topic: str) -> N
 
 
 async def test_a_broker_that_restarts_delivers_what_it_had_given_again(
-    kafka: KraftKafka, servers: str, topic: str
+    kafka: KraftKafka | BrokerProcess, servers: str, topic: str
 ) -> None:
     await fill(servers, topic, 10)
     async with member(servers, topic) as consumer, asyncio.timeout(2 * BOUND_S):

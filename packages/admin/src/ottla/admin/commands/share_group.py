@@ -1,0 +1,134 @@
+"""`ottla share-group`: the groups whose members share partitions (KIP-932)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ottla.admin.commands import complete_groups, delete_each, named_partitions, with_admin
+from ottla.admin.commands.group import reset_offsets
+from ottla.client.commands import cluster_options, json_option, show
+
+if TYPE_CHECKING:
+    from ottla.admin import Admin
+    from ottla.admin.groups import GroupProgress
+
+_TYPE = "share"
+_COLUMNS = ("topic", "partition", "start offset", "end offset", "lag", "acknowledged ahead", "members")
+_MEMBERS = ("client", "host", "member id", "epoch", "rack", "partitions")
+
+
+@click.group(name="share-group")
+def share_group() -> None:
+    """List, describe, reset and delete share groups: those of ShareConsumers, which read topics as queues.
+
+    Records are acknowledged one by one: a group has a start offset, below which all are finished, and may
+    have finished others behind it.
+    """
+
+
+@share_group.command(name="list")
+@json_option
+@cluster_options
+def list_groups(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
+    """List the share groups of all brokers.
+
+    \b
+    Examples:
+      ottla share-group list
+    """
+    groups = with_admin(bootstrap_server, properties, lambda admin: admin.groups.list(types=[_TYPE]))
+    show(("group", "state"), [(listing.name, listing.state) for listing in groups], as_json=as_json)
+
+
+@share_group.command()
+@click.argument("name", shell_complete=complete_groups)
+@click.option("--members", is_flag=True, help="Show its members and their partitions.")
+@json_option
+@cluster_options
+def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
+    """Show the start offset and the lag of each partition, or the members of a share group.
+
+    The lag counts the records that are not acknowledged yet, those that members have in work among them.
+    Records acknowledged ahead are behind the start offset, and are not delivered again.
+
+    \b
+    Examples:
+      ottla share-group describe workers
+      ottla share-group describe workers --members
+    """
+    progress = with_admin(bootstrap_server, properties, lambda admin: _progress(admin, name))
+    found = progress.description
+    if members:
+        rows: list[tuple[object, ...]] = [
+            (
+                member.client_id, member.host, member.id, member.epoch, member.rack,
+                [str(partition) for partition in member.partitions],
+            )
+            for member in found.members
+        ]  # fmt: skip
+        show(_MEMBERS, rows, as_json=as_json)
+        return
+    if not as_json:
+        click.echo(f"Group {name}: {found.state}, epoch {found.epoch}, {len(found.members)} members")
+    rows = [
+        (
+            *part.partition, part.offset, part.end_offset, part.lag,
+            _ahead(part.offset, part.end_offset, part.unacknowledged), len(part.owners),
+        )
+        for part in progress.partitions
+    ]  # fmt: skip
+    show(_COLUMNS, rows, as_json=as_json)
+
+
+def _ahead(start: int | None, end: int | None, lag: int | None) -> int | None:
+    """Return how many records behind the start offset are acknowledged; None if the broker does not say."""
+    return None if start is None or end is None or lag is None else max(0, end - start - lag)
+
+
+async def _progress(admin: Admin, name: str) -> GroupProgress:
+    progress = await admin.group_progress(name)
+    if progress.description.type != _TYPE:
+        raise ValueError(f"group {name!r} is a {progress.description.type} group: use `ottla group describe`")
+    return progress
+
+
+share_group.add_command(reset_offsets)
+
+
+@share_group.command(name="delete-offsets")
+@click.argument("name", shell_complete=complete_groups)
+@click.option("--topic", "topics", multiple=True, required=True, help="TOPIC. Repeatable.")
+@cluster_options
+def delete_offsets(name: str, topics: tuple[str, ...], bootstrap_server: str, properties: str | None) -> None:
+    """Delete the offsets of topics from a share group without members.
+
+    It reads them then as a new group does.
+
+    \b
+    Examples:
+      ottla share-group delete-offsets workers --topic jobs
+    """
+
+    async def use(admin: Admin) -> None:
+        await named_partitions(admin, topics)
+        await admin.groups.delete_share_offsets(name, topics)
+
+    with_admin(bootstrap_server, properties, use)
+    click.echo(f"Deleted the offsets of {name} for {', '.join(topics)}.")
+
+
+@share_group.command()
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
+@cluster_options
+def delete(names: tuple[str, ...], bootstrap_server: str, properties: str | None) -> None:
+    """Delete share groups without members. Exits with 1 if one cannot be deleted.
+
+    \b
+    Examples:
+      ottla share-group delete workers
+    """
+    with_admin(
+        bootstrap_server, properties, lambda admin: delete_each(names, "share group", admin.groups.delete)
+    )
