@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,24 @@ async def test_a_history_takes_no_more_series_after_it_was_thinned_or_opened_aga
 
         assert counts == [3, 3, 0, 0, 0, 0]
         assert len(await history.read(series[5], 0)) == 1
+
+
+async def test_the_file_is_closed_behind_a_statement_that_was_given_up() -> None:
+    runs, release, ended = asyncio.Event(), threading.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def change(database: sqlite3.Connection) -> None:
+        loop.call_soon_threadsafe(runs.set)
+        release.wait(30)
+        ended.extend(database.execute("SELECT 1").fetchall())
+
+    async with History(None) as history:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(30) as bound:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(history.run(change))
+                    await runs.wait()
+                    bound.reschedule(loop.time())
+        loop.call_later(0.05, release.set)
+
+    assert ended == [(1,)]

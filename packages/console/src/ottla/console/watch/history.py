@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -65,41 +66,41 @@ class History:
         """`path` None keeps everything in memory, for as long as the console runs."""
         self._path = path
         self._most_series = most_series
-        self._turn = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "console-history")
+        """One thread for all: work that is given up while it runs ends before the next begins."""
         self._database: sqlite3.Connection | None = None
         self._ids: dict[Series, int] = {}
         self._series: int | None = None
         """Series of the file, also those that no look has any more; None: to be counted."""
 
     async def __aenter__(self) -> History:
-        await asyncio.to_thread(self._open)
+        await self._on_thread(self._open)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        async with self._turn:
-            database, self._database = self._database, None
-            if database is not None:
-                await asyncio.to_thread(database.close)
+        try:
+            await self._on_thread(self._close)
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def _on_thread(self, do: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, do, *arguments)
 
     async def add(self, at_s: int, values: Mapping[Series, float]) -> None:
         """Add the values of one moment."""
-        async with self._turn:
-            await asyncio.to_thread(self._add, at_s // MINUTE_S * MINUTE_S, values)
+        await self._on_thread(self._add, at_s // MINUTE_S * MINUTE_S, values)
 
     async def read(self, series: Series, since_s: int) -> list[Point]:
         """Return the points of a series from a time on, in order."""
-        async with self._turn:
-            return await asyncio.to_thread(self._read, series, since_s)
+        return await self._on_thread(self._read, series, since_s)
 
     async def run(self, change: Callable[[sqlite3.Connection], T]) -> T:
         """Do something else with the file, in one transaction. Raises sqlite3.Error."""
-        async with self._turn:
-            return await asyncio.to_thread(self._run, change)
+        return await self._on_thread(self._run, change)
 
     async def thin(self, now_s: int) -> None:
         """Merge minutes older than a day into ten, and drop points older than two weeks."""
-        async with self._turn:
-            await asyncio.to_thread(self._thin, now_s)
+        await self._on_thread(self._thin, now_s)
 
     # --- on a thread
 
@@ -121,6 +122,11 @@ class History:
         with closing(self._database.execute("PRAGMA page_size")) as found:
             page_bytes = int(found.fetchone()[0])
         self._database.execute(f"PRAGMA max_page_count = {MOST_BYTES // page_bytes}")
+
+    def _close(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
 
     def _run(self, change: Callable[[sqlite3.Connection], T]) -> T:
         with self._opened as database:
