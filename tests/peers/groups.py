@@ -12,14 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from peers.java import compile_program
-from peers.maven import KAFKA_3, kafka_clients
+from peers.maven import KAFKA_3, KAFKA_4, kafka_clients
 
-JAVA_PROGRAM = Path(__file__).parents[1] / "interop" / "java" / "GroupMember.java"
+_JAVA = Path(__file__).parents[1] / "interop" / "java"
+PROGRAMS = {"java": (_JAVA / "GroupMember.java", KAFKA_3), "java-4": (_JAVA / "TodaysMember.java", KAFKA_4)}
 STOP_TIMEOUT_S = 60.0
 
 
 class MemberProcess:
-    """One member in its own process."""
+    """One member in its own process; one of `java-4` takes settings where others take an assignor."""
 
     def __init__(self, kind: str, servers: str, group: str, topic: str, assignor: str) -> None:
         self.kind = kind
@@ -102,8 +103,9 @@ class MixedGroup:
         self.partitions = partitions
         self._facts = (servers, group, topic, assignor)
 
-    def start(self, kind: str) -> MemberProcess:
-        member = MemberProcess(kind, *self._facts)
+    def start(self, kind: str, settings: str = "") -> MemberProcess:
+        servers, group, topic, assignor = self._facts
+        member = MemberProcess(kind, servers, group, topic, settings or assignor)
         self.members.append(member)
         return member
 
@@ -154,11 +156,12 @@ def mixed_group(servers: str, group: str, topic: str, partitions: int, assignor:
 
 
 def _command(kind: str, arguments: list[str]) -> list[str]:
-    if kind != "java":
+    if kind not in PROGRAMS:
         return [sys.executable, "-m", "peers.group_member", kind, *arguments]
-    class_path = kafka_clients(KAFKA_3)
-    classes = compile_program(JAVA_PROGRAM, class_path)
+    program, version = PROGRAMS[kind]
+    class_path = kafka_clients(version)
+    classes = compile_program(program, class_path)
     return [
         "java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-        "-cp", f"{classes}{os.pathsep}{class_path}", JAVA_PROGRAM.stem, *arguments,
+        "-cp", f"{classes}{os.pathsep}{class_path}", program.stem, *arguments,
     ]  # fmt: skip

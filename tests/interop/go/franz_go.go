@@ -1,4 +1,5 @@
-// A producer and a member of a group, by franz-go: SERVERS TOPIC GROUP. It does what RidingClient.java does.
+// A producer and a member of a group, by franz-go: SERVERS TOPIC GROUP [PROTOCOL]. It does what RidingClient.java
+// does; with the protocol "consumer" the coordinator assigns the partitions.
 package main
 
 import (
@@ -21,13 +22,17 @@ const (
 
 func main() {
 	servers, topic, group := strings.Split(os.Args[1], ","), os.Args[2], os.Args[3]
-	client, err := kgo.NewClient(
+	options := []kgo.Opt{
 		kgo.SeedBrokers(servers...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-	)
+	}
+	if len(os.Args) > 4 && os.Args[4] == "consumer" {
+		options = append(options, kgo.Balancers(kgo.RangeBalancer()), kgo.ServerSideBalancer())
+	}
+	client, err := kgo.NewClient(options...)
 	check(err)
 	var stopped atomic.Bool
 	go func() {
