@@ -31,13 +31,13 @@ from peers.kraft_kafka import KraftKafka
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 BOUND_S = 60.0
-SETTINGS = {"group.share.heartbeat.interval.ms": "200", "group.share.session.timeout.ms": "6000"}
-BOUNDS = {
+SETTINGS = {
+    "group.share.heartbeat.interval.ms": "200",
+    "group.share.session.timeout.ms": "6000",
     "group.share.min.heartbeat.interval.ms": "200",
     "group.share.min.session.timeout.ms": "2000",
     "group.share.min.record.lock.duration.ms": "1000",
 }
-"""The lower bounds that Apache Kafka has for settings of groups."""
 
 
 @pytest.fixture(scope="module", params=["kafka-4.4", "ottla"])
@@ -45,11 +45,8 @@ def kafka(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KraftKafka | BrokerProcess]:
     directory = tmp_path_factory.mktemp("broker")
-    if request.param == "ottla":
-        with BrokerProcess(directory, SETTINGS) as ours:
-            yield ours
-        return
-    with KraftKafka(directory, SETTINGS | BOUNDS) as running:
+    kind = KraftKafka if request.param == "kafka-4.4" else BrokerProcess
+    with kind(directory, SETTINGS) as running:
         yield running
 
 

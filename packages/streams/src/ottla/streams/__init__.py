@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ottla.streams.operating.health import HealthLimits
     from ottla.streams.operating.status_server import StatusLogin
     from ottla.streams.processing.processor import Processor
+    from ottla.streams.processing.queue import QueueProcessor
     from ottla.streams.seams import (
         DeadLetter,
         FailurePolicy,
@@ -94,6 +95,7 @@ __all__ = [
     "OutputFailed",
     "OutputRejected",
     "Processor",
+    "QueueProcessor",
     "RecordError",
     "RecordUndecodable",
     "RedisStore",
@@ -151,6 +153,7 @@ _MODULES = {
     "ottla.streams.operating.health": "HealthLimits",
     "ottla.streams.operating.status_server": "StatusLogin",
     "ottla.streams.processing.processor": "Processor",
+    "ottla.streams.processing.queue": "QueueProcessor",
     "ottla.streams.seams": "DeadLetter FailurePolicy Handler Observer Retry Skip Stop Verdict Work",
 }
 """The public names of each module."""
