@@ -138,6 +138,23 @@ def test_a_line_without_key_is_named_by_number_with_how_many_were_sent(
     assert ottla("consume", topic, "--from-beginning", "--exit-at-end").output == "1\n2\n"
 
 
+def test_an_empty_input_makes_no_topic_and_says_so(ottla: Command, fresh: Callable[[str], str]) -> None:
+    topic, missing = fresh("empty"), fresh("missing")
+    ottla("topic", "create", topic)
+
+    assert (
+        ottla("produce", topic, given="").output
+        == f"Produced 0 records to {topic}, for the input is empty.\n"
+    )
+    done = ottla("produce", missing, given="")
+
+    nothing = f"Produced 0 records to {missing}, for the input is empty"
+    assert done.output == f"{nothing}; topic '{missing}' does not exist, and was not created.\n"
+    assert done.exit_code == 0
+    assert ottla("produce", missing, "--quiet", given="").output == ""
+    assert missing not in ottla("topic", "list").output
+
+
 def test_json_of_a_topic_makes_the_same_records_in_another(
     ottla: Command, fresh: Callable[[str], str]
 ) -> None:

@@ -107,6 +107,30 @@ def test_a_command_that_a_missing_package_adds_to_a_group_names_the_package() ->
     assert CliRunner().invoke(group, ["others"]).output.endswith("Error: No such command 'others'.\n")
 
 
+@pytest.mark.parametrize(
+    ("typed", "advice"),
+    [
+        ("reset", " Did you mean 'reset-offsets'?"),
+        ("descirbe", " Did you mean 'describe'?"),
+        ("DESCRIBE", " Did you mean 'describe'?"),
+        ("xyz", ""),
+    ],
+)
+def test_an_unknown_command_of_a_group_is_refused_with_the_nearest_name(
+    typed: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = click.Group(
+        "group", {name: click.Command(name) for name in ("describe", "list", "reset-offsets")}
+    )
+    monkeypatch.setattr(InstalledCommands, "get_command", lambda *_: group)
+
+    done = ottla("group", typed)
+
+    expected = f"Error: No such command {typed!r}.{advice}\n"
+    assert (done.exit_code, done.output.endswith(expected)) == (2, True)
+    assert "Usage: main group" in done.output
+
+
 def test_the_commands_of_all_packages_are_known() -> None:
     found: dict[str, str] = {}
     for path in Path(__file__).parents[2].glob("*/pyproject.toml"):

@@ -160,6 +160,30 @@ def test_a_command_connects_with_the_profile_it_is_given(file: Path) -> None:
     assert connect().output == "127.0.0.1:9092 PLAINTEXT None\n"
 
 
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [("OTTLA_BOOTSTRAP_SERVERS", "OTTLA_BOOTSTRAP_SERVER"), ("OTTLA_PROFIL", "OTTLA_PROFILE")],
+)
+def test_a_misspelled_variable_is_refused_where_the_default_would_be_asked(
+    variable: str, meant: str, file: Path
+) -> None:
+    done = connect(env={variable: "other:1"})
+
+    message = f"Error: {variable} is not a variable of Ottla; did you mean {meant}?\n"
+    assert (done.exit_code, done.output.endswith(message)) == (2, True)
+    assert connect("-b", "named:1", env={variable: "other:1"}).output == "named:1 PLAINTEXT None\n"
+
+
+def test_variables_of_brokers_and_of_kubernetes_are_no_misspelled_ones(file: Path) -> None:
+    others = {
+        "OTTLA_BOOTSTRAP_SERVICE_HOST": "10.0.0.7",
+        "OTTLA_ZOOKEEPER_CONNECT": "zk",
+        "OTTLA_LISTENERS": "x",
+    }
+
+    assert connect(env=others).output == "127.0.0.1:9092 PLAINTEXT None\n"
+
+
 def test_a_properties_file_wins_over_the_environments_profile_but_not_over_the_users(
     file: Path, tmp_path: Path
 ) -> None:

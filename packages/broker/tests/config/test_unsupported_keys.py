@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import ottla.broker
 from ottla.broker.config import ConfigError, load_broker_config
 from ottla.broker.config.environment_keys import OTHER_COMMANDS
+from ottla.broker.server.cli import broker
 from ottla.broker.testing import BrokerFailed, BrokerThread
 
 pytest_plugins = ["pytester"]
@@ -98,6 +100,20 @@ def test_an_unknown_variable_is_refused_with_the_nearest_one() -> None:
         str(caught.value)
         == "OTTLA_NUM_PARTITION is not a variable of Ottla; did you mean OTTLA_NUM_PARTITIONS?"
     )
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest_one_of_other_commands() -> None:
+    with pytest.raises(ConfigError, match=r"; did you mean OTTLA_BOOTSTRAP_SERVER\?$"):
+        load_broker_config(environment={"OTTLA_BOOTSTRAP_SERVERS": "127.0.0.1:9092"})
+    with pytest.raises(ConfigError, match=r"; did you mean OTTLA_ZOOKEEPER_CONNECT\?$"):
+        load_broker_config(environment={"OTTLA_ZOOKEEPER_CONNEC": "127.0.0.1:2181"})
+
+
+def test_a_setting_in_place_of_the_file_is_refused_with_the_option_for_it() -> None:
+    done = CliRunner().invoke(broker, ["start", "--config", "num.partitions=3"])
+
+    advice = "'num.partitions=3' is a setting and no file: give it with --set num.partitions=3\n"
+    assert (done.exit_code, done.output.endswith(advice)) == (2, True)
 
 
 def test_variables_of_keys_of_other_commands_and_of_kubernetes_are_fine() -> None:

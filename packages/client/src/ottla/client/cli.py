@@ -97,19 +97,6 @@ class InstalledCommands(click.Group):
             target, package = entry.value, entry.dist.name if entry.dist is not None else entry.module
         return _load(cmd_name, target, package or cmd_name)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the arguments begin with; for an unknown one, name the nearest."""
-        name = args[0]
-        if name[:1] != "-" and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
-            import difflib  # imported for a mistake only
-
-            near = difflib.get_close_matches(name.lower(), _installed(), 1)
-            advice = f" Did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"No such command {name!r}.{advice}", ctx)
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List commands with their help, without importing them."""
         rows = [(name, summary(entry)) for name, entry in sorted(_installed().items())]
@@ -118,9 +105,14 @@ class InstalledCommands(click.Group):
                 formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. Ctrl-C ends it with status 130 and no message, unless that is its usual end."""
+        """Run a command. Ctrl-C ends it with status 130 and no message, unless that is its usual end.
+
+        An unknown command, of whichever group, is refused with the nearest one of that group.
+        """
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            raise _with_nearest_command(error) from None
         except KeyboardInterrupt:
             raise click.exceptions.Exit(_INTERRUPTED) from None
 
@@ -137,6 +129,27 @@ class InstalledCommands(click.Group):
             _drop_output()
             click.echo(f"Error: the output cannot be written: {error.strerror}", err=True)
             sys.exit(1)
+
+
+def _with_nearest_command(error: click.UsageError) -> click.UsageError:
+    """Return the error of an unknown command with the nearest one of its group, any other as it is.
+
+    Click's versions before 8.4 have no type for it, and later ones do not see `reset-offsets` near `reset`.
+    """
+    group = error.ctx.command if error.ctx is not None else None
+    found = _UNKNOWN_COMMAND.fullmatch(error.message)
+    if found is None or error.ctx is None or not isinstance(group, click.Group):
+        return error
+    import difflib  # for a mistake only
+
+    name, names = found[1], group.list_commands(error.ctx)
+    begun = [known for known in names if known.startswith(name.lower())]
+    near = difflib.get_close_matches(name.lower(), begun or names, 1, 0.0 if begun else 0.6)
+    advice = f" Did you mean {near[0]!r}?" if near else ""
+    return click.UsageError(f"{error.message}{advice}", error.ctx)
+
+
+_UNKNOWN_COMMAND = re.compile(r"No such command '([^']+)'\.")
 
 
 def _output_fails() -> bool:

@@ -34,6 +34,8 @@ from ottla.client.config_definition import SettingError
 from ottla.client.settings import aliases, from_properties, settings_of
 
 PROFILES_VARIABLE: Final = "OTTLA_PROFILES"
+_MISSPELLED: Final = 0.9
+"""How near a variable is to the one that is meant. `OTTLA_BOOTSTRAP_SERVICE_HOST`, of Kubernetes, is not."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SERVICE_KEY: Final = re.compile(
     r"(?:schema_registry|connect(?:_[\w-]+)?)"
@@ -395,3 +397,15 @@ def write_private(path: Path, text: str) -> None:
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise
+
+
+def misspelled_variable(environment: Mapping[str, str], known: Iterable[str]) -> str | None:
+    """Return the error of a variable that is near a known one, as OTTLA_BOOTSTRAP_SERVERS is."""
+    import difflib
+
+    names = sorted(known)
+    unknown = environment.keys() - {*names, PROFILES_VARIABLE}
+    for name in sorted(name for name in unknown if name.startswith("OTTLA_")):
+        if near := difflib.get_close_matches(name, names, 1, _MISSPELLED):
+            return f"{name} is not a variable of Ottla; did you mean {near[0]}?"
+    return None

@@ -238,27 +238,40 @@ def suggest_names(cls: type[C]) -> type[C]:
 def _unknown(spelling: str, known: tuple[str, ...], cls: type[Any], *, dotted: bool) -> str:
     other = owner_of(spelling.replace(".", "_"), cls)
     if other is not None:
-        return f"{spelling} is a setting of the {other}"
+        return f"{spelling} is {_setting_of(other)}"
     import difflib  # for a mistake only
 
-    near = difflib.get_close_matches(spelling.replace(".", "_").lower(), known, 1, 0.7)
+    owners = dict.fromkeys(known, "")
+    for owner, names in _settings_of_others(cls):
+        owners = dict.fromkeys(names, owner) | owners
+    near = difflib.get_close_matches(spelling.replace(".", "_").lower(), owners, 1, 0.7)
     if not near:
         return f"there is no setting {spelling!r}; the reference lists all settings"
     meant = near[0].replace("_", ".") if dotted else near[0]
-    return f"there is no setting {spelling!r}; did you mean {meant!r}?"
+    owner = owners[near[0]]
+    of_owner = f", {_setting_of(owner)}" if owner else ""
+    return f"there is no setting {spelling!r}; did you mean {meant!r}{of_owner}?"
+
+
+def _setting_of(owner: str) -> str:
+    """Return where a setting belongs, with the page that has all of them."""
+    return f"a setting of the {owner} (docs/reference/{owner}-settings.md)"
 
 
 def owner_of(name: str, cls: type[Any]) -> str | None:
     """Return the name of another installed client that has a setting, or None."""
+    return next((owner for owner, names in _settings_of_others(cls) if name in names), None)
+
+
+def _settings_of_others(cls: type[Any]) -> Iterator[tuple[str, set[str]]]:
+    """Yield the other installed clients, and the names of their settings."""
     from importlib.metadata import entry_points  # 20 ms: most programs do not come here
 
     for entry in entry_points(group=SETTINGS):
         other = entry.load()
         if other is not cls and dataclasses.is_dataclass(other):
             kind = cast("type[Any]", other)
-            if name in settings_of(kind) or name in aliases(kind):
-                return entry.name
-    return None
+            yield entry.name, {*settings_of(kind), *aliases(kind)}
 
 
 def _of_file(spelling: str, value: Any, kind: Setting) -> Any:

@@ -18,9 +18,10 @@ from ottla.client.commands import cluster_options, key_values, load_config, read
 from ottla.client.commands.completion import complete_topics
 from ottla.client.commands.record_lines import Headers, from_json, unescape
 from ottla.client.errors import ClientError
-from ottla.protocol.errors import KafkaError
+from ottla.protocol.errors import KafkaError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
+    from ottla.client.config import ClientConfig
     from ottla.producer.accumulator import Acknowledgement, Acknowledgements
     from ottla.producer.producer import Producer
 
@@ -123,7 +124,19 @@ def produce(
 
     sent = run(call)
     if not quiet:
-        click.echo(f"Produced {_counted(sent)} to {topic}.")
+        nothing = partial(_why_nothing, bootstrap_server, client, topic)
+        click.echo(f"Produced {_counted(sent)} to {topic}." if sent else run(nothing))
+
+
+async def _why_nothing(servers: str, client: ClientConfig, topic: str) -> str:
+    """Return the line about an input without a record, for which alone no topic is made."""
+    from ottla.client.cluster import Cluster
+
+    async with Cluster(servers, client) as cluster:
+        response = await cluster.refresh([topic])
+    missing = [found.name for found in response.topics if found.error_code == UnknownTopicOrPartition.code]
+    end = f"; topic {topic!r} does not exist, and was not created" if topic in missing else ""
+    return f"Produced 0 records to {topic}, for the input is empty{end}."
 
 
 def _generated(

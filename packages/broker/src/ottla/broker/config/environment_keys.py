@@ -73,6 +73,16 @@ def _key_of(variable: str) -> str:
     for name in IGNORED:  # one of them has a capital letter
         if name.lower() == key:
             return name
-    near = nearest_key(key)
+    near = _nearest_variable(variable, key)
     problem = "is not a variable of Ottla"
-    raise ConfigError(variable, f"{problem}; did you mean {variable_of(near)}?" if near else problem)
+    raise ConfigError(variable, f"{problem}; did you mean {near}?" if near else problem)
+
+
+def _nearest_variable(variable: str, key: str) -> str | None:
+    """Return the variable that is spelled most like an unknown one: of other commands, then of settings."""
+    import difflib  # for a mistake only
+
+    if of_others := difflib.get_close_matches(variable, OTHER_COMMANDS, 1, 0.9):
+        return of_others[0]
+    near = nearest_key(key)
+    return variable_of(near) if near else None

@@ -30,6 +30,16 @@ _GIL_WAIT_S: Final = 0.0005
 """How long the event loop waits for a thread that holds the GIL before it asks for it; Python's is 5 ms."""
 
 
+class _PropertiesFile(click.Path):
+    """A file of settings that is there. A setting in its place is refused with the option for it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if "=" in str(value) and not Path(value).exists():
+            self.fail(f"{str(value)!r} is a setting and no file: give it with --set {value}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.group()
 def broker() -> None:
     """Run a Kafka-compatible broker."""
@@ -45,8 +55,8 @@ def broker() -> None:
     help="Directory of the partitions (log.dirs).",
 )  # fmt: skip
 @click.option(
-    "--config", "properties", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A server.properties file, Kafka's own included.",
+    "--config", "properties", type=_PropertiesFile(exists=True, dir_okay=False, path_type=Path),
+    help="A server.properties file, Kafka's own included; single settings go to --set.",
 )  # fmt: skip
 @click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set any configuration key. Repeatable."

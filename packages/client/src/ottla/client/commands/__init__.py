@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -18,8 +19,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_TIMEOUT_MS = 3_000
-
-
 _PROFILE: Final = f"{__name__}.profile"
 """The key of the chosen profile among the facts that the contexts of a command share."""
 _PROPERTIES: Final = f"{__name__}.properties"
@@ -66,6 +65,12 @@ def servers_of_profile(ctx: click.Context, parameter: click.Parameter, given: st
     found = _servers_in(properties) if properties is not None else None
     if found is None and profile is not None and (by_user or source in weaker):
         found = profile.servers
+    if found is None and source in weaker and any(name.startswith("OTTLA_") for name in os.environ):
+        from ottla.client.profiles import misspelled_variable  # a mistake would ask the default's brokers
+
+        known = [option.envvar for option in ctx.command.params if isinstance(option.envvar, str)]
+        if (mistake := misspelled_variable(os.environ, known)) is not None:
+            raise click.UsageError(mistake, ctx)
     return given if found is None else found
 
 
@@ -130,8 +135,6 @@ bootstrap_option: Final = click.option(
 
 def completion_target(context: click.Context) -> tuple[str, ClientConfig]:
     """Return the brokers and the login of a command line that a shell completes."""
-    import os
-
     from ottla.client.config import ClientConfig
     from ottla.client.profiles import read_profile
 
