@@ -50,6 +50,7 @@ PACKAGES = {
     "reassign": "ottla-admin",
     "registry": "ottla-registry",
     "replica": "ottla-admin",
+    "share-group": "ottla-admin",
     "sql": "ottla-consumer",
     "streams": "ottla-streams",
     "token": "ottla-admin",
