@@ -1,4 +1,7 @@
-"""The ACL matrix, asked of Apache Kafka 3.9 with its AclAuthorizer and of Ottla: equal codes, equal names."""
+"""The ACL matrix, asked of Apache Kafka and of Ottla: equal codes, equal names.
+
+Kafka is 3.9 with its AclAuthorizer, and 4.4 with its StandardAuthorizer for what 3.9 does not have.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,13 @@ from ottla.protocol.acls import Acl, Operation
 from ottla.protocol.acls import ResourceType as Type
 from ottla.protocol.api import ApiKey, response_class
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.messages.acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from ottla.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
@@ -31,10 +40,18 @@ from ottla.protocol.messages.transactions import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
-from peers.acl_matrix import Row, Seen, differences, rows, seen
-from peers.acl_probes import PROBES, Probe
-from peers.acl_requests import Facts, offset_commit
+from peers.acl_matrix import EVERY_PROBE, Row, Seen, differences, rows, seen
+from peers.acl_probes import Probe
+from peers.acl_requests import (
+    Facts,
+    consumer_heartbeat,
+    offset_commit,
+    share_heartbeat,
+    share_offsets,
+    streams_heartbeat,
+)
 from peers.apache_kafka import ApacheKafka, Listener
+from peers.kraft_kafka import KraftKafka
 from peers.processes import free_port
 
 pytestmark = pytest.mark.timeout(3600)
@@ -61,6 +78,9 @@ LAST_OF_KAFKA_3: Final = {
     ApiKey.UPDATE_FEATURES: 1, ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
 }  # fmt: skip
 """Both brokers are asked in the newest versions of Apache Kafka 3.9, but for probes that name another one."""
+HEARTBEATS: Final = {
+    "consumer": consumer_heartbeat, "share": share_heartbeat, "streams": streams_heartbeat,
+}  # fmt: skip
 SHOWN_ONLY: Final = {(Operation.DESCRIBE, Type.CLUSTER)}
 """Asked for before the authorized operations on the cluster are listed."""
 AUTHORIZED: Final = {
@@ -74,6 +94,10 @@ AUTHORIZED: Final = {
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
+OF_LONG_SESSIONS: Final = {
+    f"group.{kind}.{limit}session.timeout.ms": str(OPEN_MS) for kind in HEARTBEATS for limit in ("", "max.")
+} | {"group.streams.initial.rebalance.delay.ms": "0"}
+"""Members of groups stay in them while the rows are asked, and none is shown that its tasks are delayed."""
 
 
 def jaas(matrix: Iterable[Row]) -> str:
@@ -128,7 +152,9 @@ class Matrix:
         await self._create_topics([probe for probe in self._by_probe if probe.topic_exists])
         for probe in self._by_probe:
             self._facts.setdefault(probe, Facts(probe.name, broker_id=self._broker_id))
-            if Type.GROUP in probe.types and probe.group_exists:
+            if probe.group_kind:
+                await self._join(probe)
+            elif Type.GROUP in probe.types and probe.group_exists:
                 await self._commit(self._facts[probe])
             if Type.TRANSACTIONAL_ID in probe.types:
                 await self._begin_transaction(self._facts[probe], is_open=Type.TOPIC in probe.types)
@@ -174,6 +200,22 @@ class Matrix:
     async def _commit(self, facts: Facts) -> None:
         await self._send(self._admin, offset_commit(facts), None)
 
+    async def _join(self, probe: Probe) -> None:
+        """Make a group of a newer kind, with a member that has the topic's partitions."""
+        facts, heartbeat = self._facts[probe], HEARTBEATS[probe.group_kind]
+        while True:  # a member that joins once more is shown what it has by then
+            answer = await self._send(self._admin, heartbeat(facts, 0), None)
+            if not answer.error_code and _has_partitions(answer):
+                break
+            await asyncio.sleep(0.1)
+        while probe.group_kind == "share":
+            offsets = await self._send(self._admin, share_offsets(facts, named=False), None)
+            if offsets.groups[0].topics:
+                break
+            await asyncio.sleep(0.1)
+        if probe.is_left:
+            await self._send(self._admin, heartbeat(facts, -1), None)
+
     async def _begin_transaction(self, facts: Facts, *, is_open: bool) -> None:
         request = InitProducerIdRequest(transactional_id=facts.name, transaction_timeout_ms=OPEN_MS)
         while True:
@@ -192,7 +234,8 @@ class Matrix:
 
     async def _create_rules(self, rules: Iterable[Acl]) -> None:
         by_pattern: dict[tuple[int, str, int], list[AclCreation]] = defaultdict(list)
-        for acl in rules:
+        distinct = set(rules)
+        for acl in distinct:
             kind, name, pattern, principal, host, operation, permission = acl
             creation = AclCreation(
                 resource_type=kind, resource_name=name, resource_pattern_type=pattern, principal=principal,
@@ -202,6 +245,18 @@ class Matrix:
         for creations in by_pattern.values():
             answer = await self._admin.send(CreateAclsRequest(creations=creations), CreateAclsResponse)
             assert {result.error_code for result in answer.results} == {0}, answer.results[0]
+        while True:  # a broker of KRaft takes them over from the controller
+            if await self._stored_rules() == len(distinct):
+                return
+            await asyncio.sleep(0.1)
+
+    async def _stored_rules(self) -> int:
+        anything = DescribeAclsRequest(
+            resource_type_filter=1, resource_name_filter=None, pattern_type_filter=1, principal_filter=None,
+            host_filter=None, operation=1, permission_type=1,
+        )  # fmt: skip
+        answer = await self._admin.send(anything, DescribeAclsResponse)
+        return sum(len(resource.acls) for resource in answer.resources)
 
     async def _ask_in(self, slots: asyncio.Semaphore, probe: Probe) -> None:
         async with slots:
@@ -214,6 +269,8 @@ class Matrix:
             sender = connection(self._port, row.user)
             await sender.connect()
             try:
+                if probe.first is not None:
+                    await self._send(sender, probe.first(self._facts[probe]), probe.version)
                 response = await self._send(sender, probe.request(self._facts[probe]), probe.version)
             except ConnectionClosed:
                 response = None
@@ -242,10 +299,26 @@ def apache(folder: Path, matrix: list[Row]) -> Iterator[int]:
 
 
 @contextmanager
+def apache_4(folder: Path, matrix: list[Row]) -> Iterator[int]:
+    """Run Apache Kafka 4.4 with its StandardAuthorizer; yields the port where the rows log in."""
+    login = Listener("SASL_PLAINTEXT", free_port())
+    settings = {
+        **AUTHORIZED,
+        **OF_LONG_SESSIONS,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": jaas(matrix),
+    }
+    with KraftKafka(folder, settings, heap="512m", listeners={"LOGIN": login}):
+        yield login.port
+
+
+@contextmanager
 def ottla(folder: Path, matrix: list[Row]) -> Iterator[int]:
     """Run Ottla with the same rules; yields the port where the rows log in."""
     settings = {
         **AUTHORIZED,
+        **OF_LONG_SESSIONS,
         "broker.id": "1",
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
         "security.inter.broker.protocol": "SASL_PLAINTEXT",
@@ -255,6 +328,12 @@ def ottla(folder: Path, matrix: list[Row]) -> Iterator[int]:
     }
     with BrokerThread(folder, settings) as broker:
         yield broker.port
+
+
+def _has_partitions(answer: Any) -> bool:
+    if hasattr(answer, "active_tasks"):
+        return bool(answer.active_tasks)
+    return answer.assignment is not None and bool(answer.assignment.topic_partitions)
 
 
 def ask(port: int, matrix: list[Row]) -> Mapping[Row, Seen]:
@@ -274,7 +353,7 @@ def unlike_table(found: Mapping[Row, Seen]) -> list[str]:
 
 
 def test_the_table_has_each_api_that_asks_for_a_permission() -> None:
-    asked = {request_of(probe).API_KEY for probe in PROBES}
+    asked = {request_of(probe).API_KEY for probe in EVERY_PROBE}
     served = {route.api_key for route in ROUTES if route.permissions}
 
     assert served - asked <= WITHOUT_PROBE
@@ -283,7 +362,7 @@ def test_the_table_has_each_api_that_asks_for_a_permission() -> None:
 def test_the_table_needs_what_the_routes_name() -> None:
     """A probe has no permission that its route does not name, and together they have all of them."""
     by_api: dict[int, set[tuple[int, int]]] = defaultdict(set)
-    for probe in PROBES:
+    for probe in EVERY_PROBE:
         needed = {permission for wanted in probe.needs for permission in wanted.permissions}
         by_api[request_of(probe).API_KEY] |= needed
     for route in ROUTES:
@@ -291,7 +370,10 @@ def test_the_table_needs_what_the_routes_name() -> None:
             named = {(permission.operation, permission.type) for permission in route.permissions}
             assert by_api[route.api_key] <= named, route.api_key
             shown = {
-                kind for probe in PROBES for kind in probe.shows if route.api_key == request_of(probe).API_KEY
+                kind
+                for probe in EVERY_PROBE
+                for kind in probe.shows
+                if route.api_key == request_of(probe).API_KEY
             }
             assert named - by_api[route.api_key] <= shown | SHOWN_ONLY, route.api_key
 
@@ -310,8 +392,20 @@ def test_ottla_answers_as_the_table_says(tmp_path: Path) -> None:
 
 @pytest.mark.java
 def test_apache_kafka_and_ottla_answer_alike(tmp_path: Path) -> None:
-    matrix = [row for row in rows() if not row.probe.is_of_kafka_4]
+    matrix = [row for row in rows() if not row.is_of_kafka_4]
     with apache(tmp_path / "apache", matrix) as port:
+        theirs = ask(port, matrix)
+    with ottla(tmp_path / "ottla", matrix) as port:
+        ours = ask(port, matrix)
+
+    assert unlike_table(theirs) == []
+    assert differences(theirs, ours) == []
+
+
+@pytest.mark.java
+def test_apache_kafka_4_and_ottla_answer_alike_about_what_is_new(tmp_path: Path) -> None:
+    matrix = [row for row in rows() if row.probe.is_of_kafka_4]
+    with apache_4(tmp_path / "apache", matrix) as port:
         theirs = ask(port, matrix)
     with ottla(tmp_path / "ottla", matrix) as port:
         ours = ask(port, matrix)

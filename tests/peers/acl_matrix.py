@@ -12,7 +12,9 @@ from ottla.protocol.acls import ResourceType as Type
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.schema import Message
 from peers.acl_probes import HIDDEN, PROBES, Probe
+from peers.acl_probes_of_groups import OF_NEWER_GROUPS
 
+EVERY_PROBE: Final = (*PROBES, *OF_NEWER_GROUPS)
 HOST: Final = "127.0.0.1"
 NOTHING_SHOWN: Final = -(2**31)
 """The authorized operations on what is not shown."""
@@ -40,6 +42,14 @@ class Row:
         return decide(self.rules, f"User:{self.user}", HOST, operation, kind, name).is_allowed
 
     @property
+    def is_of_kafka_4(self) -> bool:
+        """Whether Apache Kafka 3.9 does not have the request, or one of the rules."""
+        of_settings = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
+        return self.probe.is_of_kafka_4 or any(
+            rule.resource_type is Type.GROUP and rule.operation in of_settings for rule in self.rules
+        )
+
+    @property
     def expected_code(self) -> int:
         """The error code by the table: that of the first need without a permission."""
         for wanted in self.probe.needs:
@@ -58,7 +68,7 @@ class Row:
         return sum(1 << operation for operation in OPERATIONS[kind] if self.allows(operation, kind))
 
 
-def rows(probes: Sequence[Probe] = PROBES) -> Iterator[Row]:
+def rows(probes: Sequence[Probe] = EVERY_PROBE) -> Iterator[Row]:
     """Make the matrix: without rules, with all, and with one rule for each operation, pattern and permission.
 
     A rule that allows stands alone for its type of resource; one that denies beside one that allows all.
@@ -147,7 +157,7 @@ _NAMES: Final = frozenset(
     }
 )  # fmt: skip
 _NAMED_BY: Final[Mapping[Type, Collection[str]]] = {
-    Type.TOPIC: {"name", "topic"},
+    Type.TOPIC: {"name", "topic", "topic_name"},
     Type.GROUP: {"group_id"},
     Type.TRANSACTIONAL_ID: {"transactional_id"},
 }
@@ -155,6 +165,8 @@ _NAMED_BY: Final[Mapping[Type, Collection[str]]] = {
 _OPERATIONS: Final = frozenset(
     {"topic_authorized_operations", "cluster_authorized_operations", "authorized_operations"}
 )
+UNAUTHORIZED: Final = "Unauthorized to CREATE"
+"""Stands in the status of a streams group without a topic that its member may not create."""
 _LEFT_OUT: Final = frozenset(
     {"brokers", "configs", "record_errors", "aborted_transactions", "nodes", "node_endpoints"}
 )
@@ -167,7 +179,14 @@ def seen(row: Row, response: Message | None) -> Seen:
         return Seen(HIDDEN, None, ("closed",))
     code = next((code for code in _codes(response) if code), 0)
     hidden = [wanted.permissions[-1][1] for wanted in row.probe.needs if wanted.refused == HIDDEN]
-    if not code and any(row.probe.name not in _named(response, _NAMED_BY.get(kind, ())) for kind in hidden):
+    has_status = hasattr(response, "status")
+    if (
+        not code
+        and not has_status
+        and any(row.probe.name not in _named(response, _NAMED_BY.get(kind, ())) for kind in hidden)
+    ):
+        code = HIDDEN
+    if any(UNAUTHORIZED in status.status_detail for status in getattr(response, "status", None) or ()):
         code = HIDDEN
     if code == ErrorCode.INVALID_UPDATE_VERSION:  # of Kafka 4, for what 3.9 calls an invalid request
         code = ErrorCode.INVALID_REQUEST
@@ -222,6 +241,7 @@ def _structure(struct: Any) -> tuple[Any, ...]:
 
 
 EXCEPTIONS: Final[Mapping[str, str]] = {
+    "ShareFetch": "Kafka also lists partitions of which nothing was acquired.",
     "DescribeUserScramCredentials": (
         "Refused, Kafka also answers with one result without a user's name, which its error responses "
         "always have. Ottla has the error code of the response alone: nothing was looked up."

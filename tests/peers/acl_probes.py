@@ -3,7 +3,7 @@
 `PROBES` has a request for each API and way of asking, with the permissions that it needs, in Apache Kafka's
 order, and the error codes. No request changes anything that another one sees.
 
-619 lines because it is one table.
+666 lines because it is one table.
 """
 
 from __future__ import annotations
@@ -131,8 +131,14 @@ class Probe:
     """The end of the names, which may make them illegal ones."""
     is_deleted: bool = False
     """Whether a request that is served deletes the topic."""
+    group_kind: str = ""
+    """Of the group, which a heartbeat makes: consumer, share or streams; that of a commit if empty."""
+    is_left: bool = False
+    """Whether the group has no member any more."""
+    first: Callable[[Facts], Message] | None = None
+    """A request that goes before on the same connection."""
     is_of_kafka_4: bool = False
-    """Whether Apache Kafka 3.9 does not know the request, or not in that version."""
+    """Whether Apache Kafka 3.9 does not know the request, or not in that version, or answers otherwise."""
 
     @property
     def name(self) -> str:
@@ -375,6 +381,7 @@ PROBES: Final = (
         lambda facts: DescribeGroupsRequest(groups=[facts.name], include_authorized_operations=True),
         (need(NO_GROUP, DESCRIBE_GROUP),),
         operations_on=Type.GROUP,
+        is_of_kafka_4=True,  # whose groups have settings
     ),
     Probe("ListGroups", lambda facts: ListGroupsRequest(), (need(HIDDEN, DESCRIBE, DESCRIBE_GROUP),)),
     Probe(

@@ -18,6 +18,7 @@ from ottla.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
+from ottla.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from ottla.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -60,6 +61,30 @@ from ottla.protocol.messages.partition_reassignments import (
     ReassignableTopic,
 )
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.messages.share_groups import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+    ShareGroupHeartbeatRequest,
+)
+from ottla.protocol.messages.share_sessions import (
+    AcknowledgementBatch,
+    AcknowledgePartition,
+    AcknowledgeTopic,
+    ShareAcknowledgeRequest,
+    ShareFetchPartition,
+    ShareFetchRequest,
+    ShareFetchTopic,
+)
+from ottla.protocol.messages.streams_group_describe import TopicInfo
+from ottla.protocol.messages.streams_groups import (
+    StreamsGroupHeartbeatRequest,
+    Subtopology,
+    Topology,
+)
 from ottla.protocol.messages.topics import (
     CreatableTopic,
     CreateTopicsRequest,
@@ -83,6 +108,10 @@ from ottla.protocol.schema import Message
 Op = Operation
 
 UNKNOWN_PRODUCER: Final = 1 << 40
+MEMBER: Final = "the-member"
+LATER_EPOCH: Final = 5
+"""Of a member that has joined; one that joins has 0."""
+TIMEOUT_MS: Final = 60_000
 
 
 class Facts(NamedTuple):
@@ -208,7 +237,10 @@ def describe_configs(kind: int, name: str) -> Message:
 
 
 def alter_configs(kind: int, name: str, value: str | None = "1") -> Message:
-    config = AlterableConfig(name="retention.ms" if kind == 2 else "log.cleaner.threads", value=value)
+    key = {2: "retention.ms", 4: "log.cleaner.threads", 32: "consumer.session.timeout.ms"}[kind]
+    if kind == 32:
+        value = "50000"
+    config = AlterableConfig(name=key, value=value)
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
     return AlterConfigsRequest(resources=[resource], validate_only=True)
 
@@ -249,3 +281,75 @@ def leader_epoch(facts: Facts) -> Message:
 def cancel_reassignment(facts: Facts) -> Message:
     topic = ReassignableTopic(name=facts.name, partitions=[ReassignablePartition(partition_index=0)])
     return AlterPartitionReassignmentsRequest(topics=[topic])
+
+
+def consumer_heartbeat(facts: Facts, epoch: int = LATER_EPOCH) -> Message:
+    return ConsumerGroupHeartbeatRequest(
+        group_id=facts.name, member_id=MEMBER, member_epoch=epoch, rebalance_timeout_ms=TIMEOUT_MS,
+        subscribed_topic_names=[facts.name], topic_partitions=[],
+    )  # fmt: skip
+
+
+def share_heartbeat(facts: Facts, epoch: int = LATER_EPOCH, topic: str | None = None) -> Message:
+    return ShareGroupHeartbeatRequest(
+        group_id=facts.name, member_id=MEMBER, member_epoch=epoch,
+        subscribed_topic_names=[topic or facts.name],
+    )  # fmt: skip
+
+
+def streams_heartbeat(facts: Facts, epoch: int = LATER_EPOCH) -> Message:
+    return _streams_heartbeat(facts, epoch, Subtopology(subtopology_id="reads", source_topics=[facts.name]))
+
+
+def streams_heartbeat_that_creates(facts: Facts) -> Message:
+    """Join with an internal topic of so many replicas that it never comes to be."""
+    internal = TopicInfo(name=facts.name, partitions=1, replication_factor=99)
+    part = Subtopology(
+        subtopology_id="repartitions",
+        repartition_sink_topics=[facts.name],
+        repartition_source_topics=[internal],
+    )
+    return _streams_heartbeat(facts, 0, part)
+
+
+def _streams_heartbeat(facts: Facts, epoch: int, part: Subtopology) -> Message:
+    return StreamsGroupHeartbeatRequest(
+        group_id=facts.name, member_id=MEMBER, member_epoch=epoch, rebalance_timeout_ms=TIMEOUT_MS,
+        topology=Topology(epoch=1, subtopologies=[part]), process_id="process",
+        active_tasks=[], standby_tasks=[], warmup_tasks=[],
+    )  # fmt: skip
+
+
+def share_fetch(facts: Facts) -> Message:
+    topic = ShareFetchTopic(topic_id=facts.topic_id, partitions=[ShareFetchPartition(partition_index=0)])
+    return ShareFetchRequest(
+        group_id=facts.name, member_id=MEMBER, share_session_epoch=0, max_wait_ms=100, min_bytes=1,
+        max_records=1, batch_size=1, topics=[topic],
+    )  # fmt: skip
+
+
+def share_acknowledge(facts: Facts) -> Message:
+    batch = AcknowledgementBatch(first_offset=0, last_offset=0, acknowledge_types=[1])
+    partition = AcknowledgePartition(partition_index=0, acknowledgement_batches=[batch])
+    topic = AcknowledgeTopic(topic_id=facts.topic_id, partitions=[partition])
+    return ShareAcknowledgeRequest(
+        group_id=facts.name, member_id=MEMBER, share_session_epoch=1, topics=[topic]
+    )
+
+
+def share_offsets(facts: Facts, *, named: bool = True) -> Message:
+    topic = DescribeShareGroupOffsetsRequestTopic(topic_name=facts.name, partitions=[0])
+    asked = DescribeShareGroupOffsetsRequestGroup(group_id=facts.name, topics=[topic] if named else None)
+    return DescribeShareGroupOffsetsRequest(groups=[asked])
+
+
+def alter_share_offsets(facts: Facts) -> Message:
+    partition = AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=0)
+    topic = AlterShareGroupOffsetsRequestTopic(topic_name=facts.name, partitions=[partition])
+    return AlterShareGroupOffsetsRequest(group_id=facts.name, topics=[topic])
+
+
+def configs_of_group(facts: Facts) -> Message:
+    config = IncrementalAlterableConfig(name="consumer.session.timeout.ms", config_operation=0, value="50000")
+    resource = IncrementalAlterConfigsResource(resource_type=32, resource_name=facts.name, configs=[config])
+    return IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)

@@ -274,7 +274,7 @@ async def test_groups_are_described(services: GroupServices, version: int) -> No
     assert (nobody.error_code, nobody.error_message) == missing
     assert (nobody.group_state, nobody.members) == ("Dead", [])
     if version >= 3:
-        assert group.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
+        assert group.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 async def test_answers_that_list_a_large_group_are_made_in_steps(services: GroupServices) -> None:

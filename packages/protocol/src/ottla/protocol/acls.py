@@ -82,12 +82,15 @@ _CLUSTER: Final = (
 
 OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.TOPIC: _TOPIC,
-    ResourceType.GROUP: (Operation.READ, Operation.DELETE, Operation.DESCRIBE),
+    ResourceType.GROUP: (
+        Operation.READ, Operation.DELETE, Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+    ),
     ResourceType.CLUSTER: _CLUSTER,
     ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
-}
+}  # fmt: skip
 """The operations that exist on each type of resource, beside ALL. A rule with another is invalid."""
 
 IMPLIED_BY: Final[Mapping[Operation, frozenset[Operation]]] = {

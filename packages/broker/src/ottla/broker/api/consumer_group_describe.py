@@ -65,7 +65,7 @@ async def handle(
         else:
             assert isinstance(group, ConsumerGroup)
             described = await _described(group, context)
-            if request.include_authorized_operations:
+            if request.include_authorized_operations and not described.error_code:
                 resource = Resource(ResourceType.GROUP, group_id)
                 described.authorized_operations = authorized_operations(context, resource)
         groups.append(described)

@@ -20,6 +20,7 @@ from ottla.broker.requests.authorization import from_follower
 from ottla.broker.requests.permissions import (
     ALTER,
     ALTER_CONFIGS,
+    ALTER_GROUP_CONFIGS,
     ALTER_TOPIC_CONFIGS,
     ALTER_TOPICS,
     CLUSTER_ACTION,
@@ -31,6 +32,7 @@ from ottla.broker.requests.permissions import (
     DELETE_TOPICS,
     DESCRIBE,
     DESCRIBE_CONFIGS,
+    DESCRIBE_GROUP_CONFIGS,
     DESCRIBE_GROUPS,
     DESCRIBE_TOKEN,
     DESCRIBE_TOKENS,
@@ -164,9 +166,12 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.DELETE_ACLS, 0, 3, of("delete_acls"), (ALTER.in_handler,)),
     Route(
         ApiKey.DESCRIBE_CONFIGS, 0, 4, of("describe_configs"),
-        (DESCRIBE_CONFIGS.in_handler, DESCRIBE_TOPIC_CONFIGS),
+        (DESCRIBE_CONFIGS.in_handler, DESCRIBE_TOPIC_CONFIGS, DESCRIBE_GROUP_CONFIGS),
     ),
-    Route(ApiKey.ALTER_CONFIGS, 0, 2, of("alter_configs"), (ALTER_CONFIGS.in_handler, ALTER_TOPIC_CONFIGS)),
+    Route(
+        ApiKey.ALTER_CONFIGS, 0, 2, of("alter_configs"),
+        (ALTER_CONFIGS.in_handler, ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS),
+    ),
     Route(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 2, of("alter_replica_log_dirs"), (ALTER.in_handler,)),
     Route(ApiKey.DESCRIBE_LOG_DIRS, 0, 5, of("describe_log_dirs"), (DESCRIBE,)),
     Route(ApiKey.CREATE_PARTITIONS, 0, 3, of("create_partitions"), (ALTER_TOPICS,), MUTATION),
@@ -181,7 +186,7 @@ ROUTES: Final[tuple[Route[Services], ...]] = (
     Route(ApiKey.ELECT_LEADERS, 0, 2, of("elect_leaders"), (ALTER.in_handler,)),
     Route(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, of("incremental_alter_configs"),
-        (ALTER_CONFIGS.in_handler, ALTER_TOPIC_CONFIGS),
+        (ALTER_CONFIGS.in_handler, ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS),
     ),
     Route(
         ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 0, of("alter_partition_reassignments"), (ALTER.in_handler,)

@@ -113,7 +113,7 @@ async def _described(
     for name, numbers in wanted.items():
         if topics is None and name in refused:
             continue
-        topic_id = group.topics.id_of(name) or _NO_ID
+        topic_id = _NO_ID if name in refused else group.topics.id_of(name) or _NO_ID
         partitions = [
             await _described_partition(
                 services, SharePartitionKey(group_id, topic_id, number), name, name in refused

@@ -49,6 +49,10 @@ READ_GROUPS: Final = READ_GROUP.in_handler
 DELETE_GROUP: Final = Permission(Operation.DELETE, ResourceType.GROUP)
 DELETE_GROUPS: Final = DELETE_GROUP.in_handler
 DESCRIBE_GROUPS: Final = Permission(Operation.DESCRIBE, ResourceType.GROUP, is_asked_first=False)
+DESCRIBE_GROUP_CONFIGS: Final = Permission(
+    Operation.DESCRIBE_CONFIGS, ResourceType.GROUP, is_asked_first=False
+)
+ALTER_GROUP_CONFIGS: Final = Permission(Operation.ALTER_CONFIGS, ResourceType.GROUP, is_asked_first=False)
 WRITE_TXN: Final = Permission(Operation.WRITE, ResourceType.TRANSACTIONAL_ID)
 WRITE_TXNS: Final = WRITE_TXN.in_handler
 DESCRIBE_TXNS: Final = Permission(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, is_asked_first=False)
