@@ -64,7 +64,7 @@ TESTING = (
     "deltalake", "pandas", "fastapi", "uvicorn", "websockets", "httpx", "redis", "watchfiles", "cryptography",
     "pyjwt", "keyring", "aiosmtpd", "grpcio-tools", "protobuf", "argon2-cffi", "authlib", "httpx2", "joserfc",
     "oidc-provider-mock", "cibuildwheel", "packaging", "pyyaml",
-    "duckdb", "polars", "sortedcontainers",
+    "duckdb", "polars", "sortedcontainers", "msgspec",
 )  # fmt: skip
 # Clients and codecs by other hands: what the protocol and the broker are held against.
 PEERS = (
@@ -648,8 +648,15 @@ def _siblings(name: str) -> list[str]:
 
 def _needed_by_tests(name: str) -> list[str]:
     """List the packages that `name` or its tests need: the tests of clients start brokers of this tree."""
-    tests = (ROOT / "packages" / name).glob("tests/**/*.py")
-    found = {match for test in tests for match in re.findall(r"\bottla\.(\w+)", test.read_text())}
+    waiting = list((ROOT / "packages" / name).glob("tests/**/*.py"))
+    read, found = set(waiting), set[str]()
+    while waiting:
+        text = waiting.pop().read_text()
+        found.update(re.findall(r"\bottla\.(\w+)", text))
+        peers = {ROOT / "tests" / "peers" / f"{peer}.py" for peer in re.findall(r"\bfrom peers\.(\w+)", text)}
+        new = {peer for peer in peers - read if peer.exists()}
+        read |= new
+        waiting.extend(new)
     used = {sibling for sibling in PACKAGES if sibling in found and sibling != name}
     used |= set(_siblings(name)).union(*map(_siblings, used))
     return [package for package in PACKAGES if package in used - {name}]
@@ -685,8 +692,9 @@ def _lowest_versions(session: nox.Session, packages: Iterable[str], dist: Path, 
     needs = {*_third_party(packages), *(line for line in extras if not line.startswith(("ottla", "gssapi")))}
     wanted.write_text("\n".join(sorted(needs)) + "\n")
     session.run(
-        "uv", "pip", "compile", "--resolution", "lowest-direct", "--only-binary", ":all:", "--quiet",
-        "--python", python, "--no-header", "--output-file", str(found), str(wanted),
+        "uv", "pip", "compile", "--resolution", "lowest-direct", "--only-binary", ":all:",
+        "--no-binary", "pyspark",  # of which there is a source only
+        "--quiet", "--python", python, "--no-header", "--output-file", str(found), str(wanted),
     )  # fmt: skip
     # Tools of the tests need newer ones of these; none of our packages imports them.
     lines = [line for line in found.read_text().splitlines(True) if not line.startswith(NOT_OURS)]

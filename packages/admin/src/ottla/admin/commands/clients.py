@@ -65,6 +65,7 @@ def _page(url: str, token: str | None) -> dict[str, Any]:
         ) as page:
             found: dict[str, Any] = json.load(page)
     except urllib.error.HTTPError as error:
+        error.close()  # it is the answer, with its socket
         advice = ": give --token-file" if error.code in (401, 403) else ""
         raise click.ClickException(f"{address} answered {error.code} {error.reason}{advice}") from None
     except (OSError, ValueError) as error:
