@@ -182,7 +182,7 @@ def test_groups_of_all_brokers_are_listed(broker: ScriptedBroker) -> None:
     [
         (["topic", "alter", "t"], "--partitions, --config or --delete-config"),
         (["topic", "create", "t", "-c", "retention.ms"], "KEY=VALUE"),
-        (["config", "describe"], "--topic NAME, --broker ID and --all-brokers"),
+        (["config", "describe"], "--topic NAME, --group NAME, --broker ID and --all-brokers"),
         (["group", "reset-offsets", "g"], "--to-earliest"),
         (["topic", "list", "-b", "nowhere:port"], "host:port"),
         (["txn", "list", "--state", "Odd"], "Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit"),

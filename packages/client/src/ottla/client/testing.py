@@ -13,12 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from ottla.protocol.api import ApiKey, decode_request_header, request_class, response_header
-from ottla.protocol.messages.api_versions import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    FinalizedFeatureKey,
-)
+from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ottla.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -45,8 +40,6 @@ class ScriptedBroker:
         self.port = 0
         self.requests: list[tuple[Message, int]] = []
         self.connections = 0
-        self.features: dict[str, int] = {}
-        """The levels of the cluster's features."""
         self._limits = versions or {}
         self._responders: dict[int, Callable[[Message], Message | None]] = {}
         self._ignored: set[int] = set()
@@ -99,11 +92,7 @@ class ScriptedBroker:
         keys = [
             ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in ranges.items()
         ]
-        features = [
-            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in self.features.items()
-        ]
-        return ApiVersionsResponse(api_keys=keys, finalized_features=features)
+        return ApiVersionsResponse(api_keys=keys)
 
     def metadata(self, *topics: str, partitions: int = 1, leader: int = NODE_ID) -> MetadataResponse:
         """Make a response in which this broker leads all partitions of the topics."""

@@ -4,9 +4,6 @@ Partitions and groups are registered with the coordinator before anything is wri
 where to write the transaction's end. A request is repeated while the coordinator is busy, loading or moved;
 each may be repeated safely. An abort repeats the registrations that were not answered, and then ends the
 transaction: without that, one that the coordinator has begun would stay open until it fences the producer.
-
-In version 2 of transactions (KIP-890) brokers register what is written to them, and the end of a transaction
-brings the epoch of the next one. A transaction has the version that the cluster had at its begin.
 """
 
 from __future__ import annotations
@@ -22,8 +19,6 @@ from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.retry import Backoff, retrying
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.transactions.prepared_transaction import (
-    END_WITH_NEXT_EPOCH,
-    SECOND_VERSION,
     PreparedTransaction,
     end_prepared,
     raise_of_coordinator,
@@ -36,7 +31,6 @@ from ottla.producer.transactions.state import (
     TransactionState,
     is_fatal,
 )
-from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import (
     ErrorCode,
     InvalidTxnState,
@@ -65,9 +59,6 @@ T = TypeVar("T")
 
 # Version 4 and later are for requests between brokers.
 _ADD_PARTITIONS_FOR_CLIENTS = 3
-_FEATURE = "transaction.version"
-_PRODUCE_FOR_SECOND_VERSION = 12
-_OFFSETS_FOR_SECOND_VERSION = 5
 # By then a coordinator has usually written the end of the last transaction.
 _SOON_MS = 20
 _ERRORS_OF_PARTITIONS = (
@@ -105,7 +96,6 @@ class TransactionCoordinatorClient:
         self.state = TransactionState()
         self.producer_id = -1
         self.producer_epoch = -1
-        self._node_id = -1
 
     # --- for the application
 
@@ -122,7 +112,6 @@ class TransactionCoordinatorClient:
     def begin(self) -> None:
         """Begin a transaction. The coordinator begins it with the first registered partition."""
         self.state.to(Phase.OPEN, "begin a transaction")
-        self.state.version = self._served_version()
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit offsets of a group with the transaction. Raises what the coordinators answer."""
@@ -131,10 +120,7 @@ class TransactionCoordinatorClient:
         if not offsets:
             return
         try:
-            if self.state.version == SECOND_VERSION:
-                self.state.registered_by_brokers([group.group_id])
-            else:
-                await self._add_group(group)
+            await self._add_group(group)
             await self._store_offsets(offsets, group)
         except (ClientError, KafkaError) as error:
             self.failed(error.__cause__ or error)
@@ -162,15 +148,8 @@ class TransactionCoordinatorClient:
         """Return the transaction for `end_prepared`. The caller has flushed before."""
         async with self._registering:
             self.state.to(Phase.PREPARED, "prepare")
-        return self._prepared()
-
-    def _prepared(self) -> PreparedTransaction:
         return PreparedTransaction(
-            self.transactional_id,
-            self.producer_id,
-            self.producer_epoch,
-            self.state.is_empty,
-            self.state.version,
+            self.transactional_id, self.producer_id, self.producer_epoch, self.state.is_empty
         )
 
     async def abort(self) -> None:
@@ -192,20 +171,8 @@ class TransactionCoordinatorClient:
 
     # --- for the sender
 
-    @property
-    def produce_version(self) -> int | None:
-        """The version of Produce that the transaction needs; None: any."""
-        return _PRODUCE_FOR_SECOND_VERSION if self.state.version == SECOND_VERSION else None
-
-    def sends_to(self, partition: TopicPartition) -> None:
-        """Note that a batch is about to be sent to a partition: in version 2 that registers it."""
-        if self.state.version == SECOND_VERSION:
-            self.state.registered_by_brokers([partition])
-
     def is_registered(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether all of these partitions are registered with the coordinator, or are by being written to."""
-        if self.state.version == SECOND_VERSION:
-            return True
+        """Whether all of these partitions are registered with the coordinator."""
         return self.state.partitions.issuperset(partitions)
 
     async def register(self, partitions: Iterable[TopicPartition]) -> None:
@@ -227,8 +194,6 @@ class TransactionCoordinatorClient:
         A leader that rejects the epoch does not prove it (KIP-588). The coordinator is asked to register a
         partition that it has registered already.
         """
-        if self.state.version == SECOND_VERSION:
-            return rejection  # the abort finds out
         async with self._registering:
             known = sorted(self.state.partitions)[:1]
             try:
@@ -348,10 +313,7 @@ class TransactionCoordinatorClient:
             node_id = await self._cluster.coordinator(group.group_id, GROUP)
             try:
                 # Below version 3 there is no field for member and generation: only the epoch fences.
-                version = _OFFSETS_FOR_SECOND_VERSION if self.state.version == SECOND_VERSION else None
-                answer = await self._cluster.send(
-                    node_id, request, TxnOffsetCommitResponse, min_version=version, max_version=version
-                )
+                answer = await self._cluster.send(node_id, request, TxnOffsetCommitResponse)
             except ClientError:
                 self._cluster.forget_coordinator(group.group_id, GROUP)
                 raise
@@ -377,20 +339,10 @@ class TransactionCoordinatorClient:
             # The repetition was refused, and no earlier request was executed: no transaction is open.
 
     async def _end(self, *, committed: bool) -> None:
-        following = await end_prepared(
-            self._cluster, self._prepared(), committed=committed, backoff=self._backoff
+        known = PreparedTransaction(
+            self.transactional_id, self.producer_id, self.producer_epoch, self.state.is_empty
         )
-        if following is not None:
-            self.producer_id, self.producer_epoch = following
-            self.state.gap = False  # sequences begin at 0 in the new epoch
-
-    def _served_version(self) -> int:
-        """Return the version of transactions that the cluster serves now."""
-        connection = self._cluster.opened_connection(self._node_id)
-        if connection is None:
-            return self.state.version
-        is_served = connection.versions.get(ApiKey.END_TXN, (0, 0))[1] >= END_WITH_NEXT_EPOCH
-        return SECOND_VERSION if is_served and connection.features.get(_FEATURE, 0) >= SECOND_VERSION else 1
+        await end_prepared(self._cluster, known, committed=committed, backoff=self._backoff)
 
     async def _ask(
         self,
@@ -404,7 +356,6 @@ class TransactionCoordinatorClient:
         node_id = await self._cluster.coordinator(self.transactional_id, TRANSACTION)
         try:
             connection = await self._cluster.connection(node_id)
-            self._node_id = node_id
             self.state.asked(registers)
             return await connection.send(request, response, max_version=max_version)
         except ClientError:

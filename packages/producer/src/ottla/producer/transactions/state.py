@@ -138,8 +138,6 @@ class TransactionState:
     """Why it is FAILED or LOST."""
     gap: bool = False
     """A numbered batch failed, so that the producer needs a new epoch."""
-    version: int = 1
-    """The version of the transaction. In version 2 the brokers register what is written (KIP-890)."""
 
     @property
     def takes_records(self) -> bool:
@@ -196,14 +194,6 @@ class TransactionState:
     def unregistered(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions that are not registered yet, sorted."""
         return sorted(set(partitions) - self.partitions)
-
-    def registered_by_brokers(self, what: Iterable[Registrable]) -> None:
-        """Note partitions or groups that are about to be written to: brokers register them."""
-        for named in what:
-            if isinstance(named, str):
-                self.has_offsets = True
-            else:
-                self.partitions.add(named)
 
     def asked(self, what: Iterable[Registrable]) -> None:
         """Note that a request to register partitions or groups is about to be sent."""
