@@ -110,4 +110,4 @@ FIRST_WORDS = (
     r"\[PYTHON_EXCEPTION\] An exception was thrown from the Python worker: (ottla\.[\w.]+: )?"
     r"a row is a record of about 3,000,\d+ bytes: option kafka\.max\.request\.size allows",
 )
-"""What the program shows of each error behind Spark's words: the sentence, or the line of a function."""
+"""The part of each error behind Spark's words that the program shows: a sentence, or a function's line."""

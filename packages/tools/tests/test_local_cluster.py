@@ -287,3 +287,11 @@ def test_the_ports_of_a_layout_follow_each_other() -> None:
     ]
     assert ClusterLayout.decode(layout.encode(), Path("x")) == layout
     assert layout.zookeeper_connect == "127.0.0.1:103,127.0.0.1:104,127.0.0.1:105"
+
+
+@pytest.mark.parametrize("brokers", [1, 2, 3, 5])
+def test_no_internal_topic_wants_more_replicas_than_there_are_brokers(brokers: int) -> None:
+    settings = ClusterLayout(brokers=brokers).common_settings()
+
+    for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
+        assert int(settings[f"{topic}.replication.factor"]) == min(brokers, 3)

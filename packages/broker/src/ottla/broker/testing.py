@@ -425,6 +425,8 @@ class BrokerCluster:
             "offsets.topic.replication.factor": replicas,
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.min.isr": str(min(self._size, 2)),
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": str(min(self._size, 2)),
             "controlled.shutdown.retry.backoff.ms": "500",
         }
         return BrokerProcess(self.data_dir / f"broker-{node}", common | self._settings | own)
@@ -458,6 +460,9 @@ def settings_for_tests(data_dir: Path, host: str, port: int, settings: Mapping[s
         "transaction.state.log.num.partitions": "4",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "100",
         **settings,

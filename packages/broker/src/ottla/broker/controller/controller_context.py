@@ -87,7 +87,7 @@ class LiveBroker:
     endpoints: tuple[Endpoint, ...] = ()
     rack: str | None = None
     features: Mapping[str, BrokerFeature] = field(default_factory=dict)
-    """What it supports of the cluster's features; a broker of Apache Kafka none."""
+    """The features that it supports; a broker of Apache Kafka none."""
 
 
 @frozen

@@ -118,7 +118,7 @@ class SimulatedBroker:
         self.session: MemorySession = cluster.ensemble.session(timeout_ms=6_000)
         self.epoch = -1
         self.features = SUPPORTED
-        """What it supports of the cluster's features; empty for a broker of Apache Kafka."""
+        """The features that it supports; empty for a broker of Apache Kafka."""
         self.controller_epoch = 0
         self.roles: dict[TopicPartition, tuple[int, int]] = {}
         """Leader and leader epoch of every hosted partition."""

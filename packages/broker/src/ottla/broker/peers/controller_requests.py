@@ -46,7 +46,7 @@ class Answers:
 
     top: int = 0
     message: str | None = None
-    """What goes with the error of the request as a whole."""
+    """The text beside the error of the request as a whole."""
     partitions: dict[TopicPartition, int] = field(default_factory=dict)
     leaderships: dict[TopicPartition, Leadership] = field(default_factory=dict)
     remaining: list[TopicPartition] = field(default_factory=list)

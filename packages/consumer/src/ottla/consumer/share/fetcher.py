@@ -98,7 +98,7 @@ class ShareFetcher:
         self._leaders_not_before_s = 0.0
         self.buffered: deque[FetchedRecords] = deque()
         self.failure: Exception | None = None
-        """What the next call for records raises."""
+        """The error that the next call for records raises."""
         self.is_wanted = False
         """Whether the application waits for records."""
         self.callback: Callback | None = None

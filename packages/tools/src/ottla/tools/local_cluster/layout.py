@@ -132,6 +132,9 @@ class ClusterLayout:
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.min.isr": min_isr,
             "transaction.state.log.num.partitions": "12",
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": min_isr,
+            "share.coordinator.state.topic.num.partitions": "12",
             "group.initial.rebalance.delay.ms": "0",
         }
 

@@ -150,9 +150,9 @@ class SimulatedConsumer:
         self.may_describe = may_describe
         self.epoch = 0
         self.owned: dict[UUID, frozenset[int]] = {}
-        """What it reads."""
+        """The partitions that it reads."""
         self.assigned: dict[UUID, frozenset[int]] = {}
-        """What the last answer has assigned: it reads the rest until it has given that up."""
+        """The assignment of the last answer: it reads the rest until it has given that up."""
 
     def join(self) -> HeartbeatAnswer:
         """Join, with nothing."""

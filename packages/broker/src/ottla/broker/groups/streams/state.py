@@ -110,7 +110,7 @@ class StreamsGroupData:
         """The member that asked for the shutdown of the application."""
         self.endpoint_epoch = 0
         self.endpoints: dict[str, EndpointToPartitions | None] = {}
-        """What members with an endpoint answer queries for, by member id, as far as it is made."""
+        """The tasks that members with an endpoint answer queries for, by member id, as far as they are known."""
         self.topics_are_known = False
         """Whether the topics have not changed since they were last compared."""
         self.is_assigning = False
