@@ -110,7 +110,7 @@ class StreamsGroupData:
         """The member that asked for the shutdown of the application."""
         self.endpoint_epoch = 0
         self.endpoints: dict[str, EndpointToPartitions | None] = {}
-        """The tasks that members with an endpoint answer queries for, by member id, as far as they are known."""
+        """The tasks that members with an endpoint answer queries for, by member id, as far as known."""
         self.topics_are_known = False
         """Whether the topics have not changed since they were last compared."""
         self.is_assigning = False
