@@ -6,15 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.api.consumer_group_heartbeat import Levels
+from ottla.broker.api.described_groups import check_topics, describe_each
 from ottla.broker.cluster.features import GROUP
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.members import ConsumerMember, without_epochs
-from ottla.broker.groups.kinds import GroupKind
-from ottla.broker.requests.authorization import authorized_operations, refused_names
+from ottla.broker.groups.kinds import GroupKind, HostableGroup
 from ottla.broker.requests.context import RequestContext
-from ottla.broker.requests.permissions import DESCRIBE_GROUPS, DESCRIBE_TOPICS
-from ottla.broker.security.authorizer import Resource, ResourceType
-from ottla.protocol.errors import ErrorCode, GroupAuthorizationFailed, KafkaError, UnsupportedVersion
 from ottla.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -50,29 +47,21 @@ async def handle(
     services: Needs, request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:
     """Describe each group; one with a topic that the client may not describe is refused as a whole."""
-    is_off = services.features.level(GROUP) == 0
-    refused = await refused_names(context, DESCRIBE_GROUPS, request.group_ids)
-    groups: list[DescribedGroup] = []
-    for group_id in dict.fromkeys(request.group_ids):
-        try:
-            if is_off:
-                raise UnsupportedVersion("The consumer group protocol is off: group.version is 0.")
-            if group_id in refused:
-                raise GroupAuthorizationFailed
-            group = services.groups.find(group_id, GroupKind.CONSUMER).group
-        except KafkaError as error:
-            described = DescribedGroup(group_id=group_id, error_code=error.code, error_message=str(error))
-        else:
-            assert isinstance(group, ConsumerGroup)
-            described = await _described(group, context)
-            if request.include_authorized_operations and not described.error_code:
-                resource = Resource(ResourceType.GROUP, group_id)
-                described.authorized_operations = authorized_operations(context, resource)
-        groups.append(described)
+    level = services.features.level(GROUP)
+    groups = await describe_each(
+        request.group_ids,
+        context,
+        off=None if level else "The consumer group protocol is off: group.version is 0.",
+        find=lambda group_id: services.groups.find(group_id, GroupKind.CONSUMER).group,
+        describe=lambda group: _described(group, context),
+        failed=lambda group_id: DescribedGroup(group_id=group_id),
+        with_operations=request.include_authorized_operations,
+    )
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
-async def _described(group: ConsumerGroup, context: RequestContext) -> DescribedGroup:
+async def _described(group: HostableGroup, context: RequestContext) -> DescribedGroup:
+    assert isinstance(group, ConsumerGroup)
     described = DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,
@@ -81,13 +70,7 @@ async def _described(group: ConsumerGroup, context: RequestContext) -> Described
         assignor_name=group.assignor,
         members=[_member(group, member) async for member in context.paced(list(group.members.values()))],
     )
-    names = dict.fromkeys(_topics(described.members))
-    if await refused_names(context, DESCRIBE_TOPICS, names):
-        return DescribedGroup(
-            group_id=group.group_id,
-            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            error_message=HIDDEN,
-        )
+    await check_topics(context, _topics(described.members), HIDDEN)
     return described
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from ottla.broker.api.described_groups import check_topics, describe_each
 from ottla.broker.api.share_group_heartbeat import OFF
 from ottla.broker.cluster.features import SHARE
-from ottla.broker.groups.kinds import GroupKind
+from ottla.broker.groups.kinds import GroupKind, HostableGroup
 from ottla.broker.groups.share.assignor import SIMPLE
 from ottla.broker.groups.share.group import ShareGroup, ShareMember
-from ottla.broker.requests.authorization import authorized_operations, refused_names
-from ottla.broker.requests.permissions import DESCRIBE_GROUPS, DESCRIBE_TOPICS
-from ottla.broker.security.authorizer import Resource, ResourceType
-from ottla.protocol.errors import ErrorCode, GroupAuthorizationFailed, KafkaError, UnsupportedVersion
 from ottla.protocol.messages.consumer_groups import DescribedTopicPartitions, MemberAssignment
 from ottla.protocol.messages.share_groups import (
     DescribedGroup,
@@ -44,30 +41,21 @@ async def handle(
     services: Needs, request: ShareGroupDescribeRequest, context: RequestContext
 ) -> ShareGroupDescribeResponse:
     """Describe each group; one with a topic that the client may not describe is refused as a whole."""
-    refused = await refused_names(context, DESCRIBE_GROUPS, request.group_ids)
-    groups: list[DescribedGroup] = []
-    for group_id in dict.fromkeys(request.group_ids):
-        try:
-            if services.features.level(SHARE) == 0:
-                raise UnsupportedVersion(OFF)
-            if group_id in refused:
-                raise GroupAuthorizationFailed
-            group = services.groups.find(group_id, GroupKind.SHARE).group
-        except KafkaError as error:
-            described = DescribedGroup(
-                group_id=group_id, error_code=int(error.code), error_message=str(error) or None
-            )
-        else:
-            assert isinstance(group, ShareGroup)
-            described = await _described(group, context)
-            if request.include_authorized_operations and not described.error_code:
-                resource = Resource(ResourceType.GROUP, group_id)
-                described.authorized_operations = authorized_operations(context, resource)
-        groups.append(described)
+    level = services.features.level(SHARE)
+    groups = await describe_each(
+        request.group_ids,
+        context,
+        off=None if level else OFF,
+        find=lambda group_id: services.groups.find(group_id, GroupKind.SHARE).group,
+        describe=lambda group: _described(group, context),
+        failed=lambda group_id: DescribedGroup(group_id=group_id),
+        with_operations=request.include_authorized_operations,
+    )
     return ShareGroupDescribeResponse(groups=groups)
 
 
-async def _described(group: ShareGroup, context: RequestContext) -> DescribedGroup:
+async def _described(group: HostableGroup, context: RequestContext) -> DescribedGroup:
+    assert isinstance(group, ShareGroup)
     described = DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,
@@ -76,12 +64,8 @@ async def _described(group: ShareGroup, context: RequestContext) -> DescribedGro
         assignor_name=SIMPLE,
         members=[_member(group, member) async for member in context.paced(list(group.members.values()))],
     )
-    names = dict.fromkeys(
-        topic.topic_name for member in described.members for topic in member.assignment.topic_partitions
-    )
-    if await refused_names(context, DESCRIBE_TOPICS, names):
-        error = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        return DescribedGroup(group_id=group.group_id, error_code=error, error_message=HIDDEN)
+    names = (topic.topic_name for member in described.members for topic in member.assignment.topic_partitions)
+    await check_topics(context, names, HIDDEN)
     return described
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.api.described_groups import check_topics, describe_each
 from ottla.broker.api.streams_group_heartbeat import OFF, Levels
 from ottla.broker.cluster.features import STREAMS
-from ottla.broker.groups.kinds import GroupKind
+from ottla.broker.groups.kinds import GroupKind, HostableGroup
 from ottla.broker.groups.streams.descriptions import describe, describe_member, topics_of
 from ottla.broker.groups.streams.group import StreamsGroup
-from ottla.broker.requests.authorization import authorized_operations, refused_names
 from ottla.broker.requests.context import RequestContext
-from ottla.broker.requests.permissions import DESCRIBE_GROUPS, DESCRIBE_TOPICS
-from ottla.broker.security.authorizer import Resource, ResourceType
-from ottla.protocol.errors import ErrorCode, GroupAuthorizationFailed, KafkaError, UnsupportedVersion
 from ottla.protocol.messages.streams_group_describe import (
     DescribedGroup,
     StreamsGroupDescribeRequest,
@@ -43,41 +40,29 @@ async def handle(
     services: Needs, request: StreamsGroupDescribeRequest, context: RequestContext
 ) -> StreamsGroupDescribeResponse:
     """Describe each group; one with a topic that the client may not describe is refused as a whole."""
-    is_off = services.features.level(STREAMS) == 0
-    refused = await refused_names(context, DESCRIBE_GROUPS, request.group_ids)
-    groups: list[DescribedGroup] = []
-    for group_id in request.group_ids:
-        try:
-            if is_off:
-                raise UnsupportedVersion(OFF)
-            if group_id in refused:
-                raise GroupAuthorizationFailed
-            group = services.groups.find(group_id, GroupKind.STREAMS).group
-        except KafkaError as error:
-            groups.append(DescribedGroup(group_id=group_id, error_code=error.code, error_message=str(error)))
-            continue
-        assert isinstance(group, StreamsGroup)
-        groups.append(await _described(group, request, context))
+    level = services.features.level(STREAMS)
+    groups = await describe_each(
+        request.group_ids,
+        context,
+        off=None if level else OFF,
+        find=lambda group_id: services.groups.find(group_id, GroupKind.STREAMS).group,
+        describe=lambda group: _described(group, request, context),
+        failed=lambda group_id: DescribedGroup(group_id=group_id),
+        with_operations=request.include_authorized_operations,
+    )
     return StreamsGroupDescribeResponse(groups=groups)
 
 
 async def _described(
-    group: StreamsGroup, request: StreamsGroupDescribeRequest, context: RequestContext
+    group: HostableGroup, request: StreamsGroupDescribeRequest, context: RequestContext
 ) -> DescribedGroup:
+    assert isinstance(group, StreamsGroup)
     described = describe(group)
-    if await refused_names(context, DESCRIBE_TOPICS, topics_of(described)):
-        return DescribedGroup(
-            group_id=group.group_id,
-            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            error_message=HIDDEN,
-        )
+    await check_topics(context, topics_of(described), HIDDEN)
     described.members = [
         describe_member(group.data, member)
         async for member in context.paced(list(group.data.members.values()))
     ]
     if request.include_topology_description:
         described.topology_description_status = NOT_STORED
-    if request.include_authorized_operations:
-        resource = Resource(ResourceType.GROUP, group.group_id)
-        described.authorized_operations = authorized_operations(context, resource)
     return described
