@@ -9,7 +9,8 @@ from ottla.broker.api.share_group_heartbeat import OFF
 from ottla.broker.cluster.features import SHARE
 from ottla.broker.groups.kinds import GroupKind, HostableGroup
 from ottla.broker.groups.share.assignor import SIMPLE
-from ottla.broker.groups.share.group import ShareGroup, ShareMember
+from ottla.broker.groups.share.group import ShareGroup
+from ottla.broker.groups.share.members import ShareMember
 from ottla.protocol.messages.consumer_groups import DescribedTopicPartitions, MemberAssignment
 from ottla.protocol.messages.share_groups import (
     DescribedGroup,

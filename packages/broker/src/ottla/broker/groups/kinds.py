@@ -59,6 +59,11 @@ class KindRecord(NamedTuple):
         return _KIND_OF_KEY[self.key.MIN_VERSION]
 
 
+def tombstones_of_member(group_id: str, member_id: str, *keys: Callable[..., GroupKey]) -> list[KindRecord]:
+    """Return the records that delete a member: the tombstones of its keys, in their order."""
+    return [KindRecord(group_id, key(group_id=group_id, member_id=member_id), None) for key in keys]
+
+
 def kind_of_key(version: int) -> GroupKind | None:
     """Return the kind of group that a key of this version belongs to; None for keys of other records."""
     return _KIND_OF_KEY.get(version)

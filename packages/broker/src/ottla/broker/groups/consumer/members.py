@@ -7,7 +7,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
-from ottla.broker.groups.kinds import KindRecord
+from ottla.broker.groups.kinds import KindRecord, tombstones_of_member
 from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.stored_groups import (
     AssignedTopicPartitions,
@@ -262,11 +262,10 @@ def expression_tombstone(group_id: str, expression: str) -> KindRecord:
 
 def member_tombstones(group_id: str, member_id: str) -> list[KindRecord]:
     """Return the records that delete a member: what it has, what it shall have, and itself, in this order."""
-    return [
-        KindRecord(group_id, key(group_id=group_id, member_id=member_id), None)
-        for key in (
-            ConsumerGroupCurrentMemberAssignmentKey,
-            ConsumerGroupTargetAssignmentMemberKey,
-            ConsumerGroupMemberMetadataKey,
-        )
-    ]
+    return tombstones_of_member(
+        group_id,
+        member_id,
+        ConsumerGroupCurrentMemberAssignmentKey,
+        ConsumerGroupTargetAssignmentMemberKey,
+        ConsumerGroupMemberMetadataKey,
+    )

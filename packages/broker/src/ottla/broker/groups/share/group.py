@@ -13,7 +13,7 @@ The module has over 500 lines because the steps stand with the records that they
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -34,6 +34,17 @@ from ottla.broker.groups.kinds import (
     Unloaded,
 )
 from ottla.broker.groups.share.assignor import Assignment, assign
+from ottla.broker.groups.share.members import (
+    NOTHING,
+    ShareMember,
+    assignment_record,
+    epoch_record,
+    member_record,
+    member_tombstones,
+    partitions_of,
+    target_epoch_record,
+    target_record,
+)
 from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol import stored_groups as stored
 from ottla.protocol.errors import (
@@ -51,7 +62,6 @@ if TYPE_CHECKING:
 JOINING: Final = 0
 LEAVING: Final = -1
 RETRY_MS: Final = 500
-NOTHING: Final[Assignment] = {}
 
 
 class ShareGroupState(Enum):
@@ -59,20 +69,6 @@ class ShareGroupState(Enum):
 
     EMPTY = "Empty"
     STABLE = "Stable"
-
-
-@frozen(kw_only=True)
-class ShareMember:
-    """A member, with the partitions that it reads."""
-
-    member_id: str
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    topics: frozenset[str] = frozenset()
-    epoch: int = 0
-    previous_epoch: int = 0
-    assigned: Assignment = NOTHING
 
 
 # ---- events
@@ -125,70 +121,6 @@ class ShareAnswer:
     assignment: Assignment | None = None
     state_epoch: int = 0
     to_initialize: Assignment = NOTHING
-
-
-# ---- records
-
-
-def _member_record(group_id: str, member: ShareMember) -> KindRecord:
-    value = stored.ShareGroupMemberMetadataValue(
-        rack_id=member.rack_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        subscribed_topic_names=sorted(member.topics),
-    )
-    key = stored.ShareGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id)
-    return KindRecord(group_id, key, value)
-
-
-def _epoch_record(group_id: str, epoch: int, metadata_hash: int) -> KindRecord:
-    value = stored.ShareGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
-    return KindRecord(group_id, stored.ShareGroupMetadataKey(group_id=group_id), value)
-
-
-def _target_epoch_record(group_id: str, epoch: int, wall_ms: int) -> KindRecord:
-    value = stored.ShareGroupTargetAssignmentMetadataValue(
-        assignment_epoch=epoch, assignment_timestamp=wall_ms
-    )
-    return KindRecord(group_id, stored.ShareGroupTargetAssignmentMetadataKey(group_id=group_id), value)
-
-
-def _target_record(group_id: str, member_id: str, target: Assignment) -> KindRecord:
-    key = stored.ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
-    value = stored.ShareGroupTargetAssignmentMemberValue(topic_partitions=_stored(target))
-    return KindRecord(group_id, key, value)
-
-
-def _assignment_record(group_id: str, member: ShareMember) -> KindRecord:
-    key = stored.ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id)
-    value = stored.ShareGroupCurrentMemberAssignmentValue(
-        member_epoch=member.epoch,
-        previous_member_epoch=member.previous_epoch,
-        assigned_partitions=_stored(member.assigned),
-    )
-    return KindRecord(group_id, key, value)
-
-
-def _member_tombstones(group_id: str, member_id: str) -> list[KindRecord]:
-    return [
-        KindRecord(group_id, key(group_id=group_id, member_id=member_id), None)
-        for key in (
-            stored.ShareGroupCurrentMemberAssignmentKey,
-            stored.ShareGroupTargetAssignmentMemberKey,
-            stored.ShareGroupMemberMetadataKey,
-        )
-    ]
-
-
-def _stored(assignment: Assignment) -> list[stored.TopicPartition]:
-    return [
-        stored.TopicPartition(topic_id=topic, partitions=sorted(numbers))
-        for topic, numbers in assignment.items()
-    ]
-
-
-def _read(topics: Iterable[Any]) -> dict[UUID, frozenset[int]]:
-    return {topic.topic_id: frozenset(topic.partitions) for topic in topics}
 
 
 class ShareGroup:
@@ -351,13 +283,13 @@ class ShareGroup:
         updated = _updated(member, event)
         outcome = StepOutcome()
         if updated != self.members.get(event.member_id):
-            outcome.records.append(_member_record(self.group_id, updated))
+            outcome.records.append(member_record(self.group_id, updated))
         has_changed = updated.topics != member.topics or event.member_id not in self.members
         epoch = self._begin_epoch(updated, has_changed, outcome)
         target_epoch, target = self._assign(updated, epoch, wall_ms, outcome)
         reconciled = self._reconciled(updated, target_epoch, target, has_changed)
         if reconciled != updated or event.member_id not in self.members:
-            outcome.records.append(_assignment_record(self.group_id, reconciled))
+            outcome.records.append(assignment_record(self.group_id, reconciled))
         self.deadlines.set(event.member_id, now_ms + self.session_timeout_ms)
         to_initialize = self._to_initialize(updated, now_ms, outcome)
         shows = event.epoch == JOINING or event.topics is not None or reconciled.assigned != member.assigned
@@ -406,7 +338,7 @@ class ShareGroup:
         self._has_compared_topics = True
         if not is_due and metadata_hash == self.metadata_hash:
             return self.epoch
-        outcome.records.append(_epoch_record(self.group_id, self.epoch + 1, metadata_hash))
+        outcome.records.append(epoch_record(self.group_id, self.epoch + 1, metadata_hash))
         outcome.rebalanced += 1
         return self.epoch + 1
 
@@ -438,11 +370,11 @@ class ShareGroup:
         }
         targets = assign(subscriptions, self.initialized, self.targets)
         outcome.records += [
-            _target_record(self.group_id, member_id, target)
+            target_record(self.group_id, member_id, target)
             for member_id, target in targets.items()
             if target != self.targets.get(member_id)
         ]
-        outcome.records.append(_target_epoch_record(self.group_id, epoch, wall_ms))
+        outcome.records.append(target_epoch_record(self.group_id, epoch, wall_ms))
         return epoch, targets[updated.member_id]
 
     def _reconciled(
@@ -460,12 +392,12 @@ class ShareGroup:
         """Remove members, and begin a group epoch."""
         outcome = StepOutcome(rebalanced=1)
         for member in gone:
-            outcome.records += _member_tombstones(self.group_id, member.member_id)
+            outcome.records += member_tombstones(self.group_id, member.member_id)
         left = {member.member_id for member in gone}
         names = {
             name for member in self.members.values() if member.member_id not in left for name in member.topics
         }
-        outcome.records.append(_epoch_record(self.group_id, self.epoch + 1, self.topics.hash_of(names)))
+        outcome.records.append(epoch_record(self.group_id, self.epoch + 1, self.topics.hash_of(names)))
         return outcome
 
     # ---- the state of partitions
@@ -530,7 +462,7 @@ class ShareGroup:
         """Begin an epoch, which fences the state of before. Raises NonEmptyGroup."""
         self._check_empty()
         outcome = StepOutcome(replies=[Reply(event.token, self.epoch + 1)])
-        outcome.records.append(_epoch_record(self.group_id, self.epoch + 1, self.metadata_hash))
+        outcome.records.append(epoch_record(self.group_id, self.epoch + 1, self.metadata_hash))
         return outcome
 
     def _offsets_deleted(self, event: OffsetsDeleted) -> StepOutcome:
@@ -560,7 +492,7 @@ class ShareGroup:
         records = [
             tombstone
             for member_id in self.members
-            for tombstone in _member_tombstones(self.group_id, member_id)
+            for tombstone in member_tombstones(self.group_id, member_id)
         ]
         if self.initializing or self.initialized:
             of_state = stored.ShareGroupStatePartitionMetadataKey(group_id=self.group_id)
@@ -585,12 +517,12 @@ class ShareGroup:
             case stored.ShareGroupTargetAssignmentMemberKey():
                 self.targets.pop(key.member_id, None)
                 if value is not None:
-                    self.targets[key.member_id] = _read(value.topic_partitions)
+                    self.targets[key.member_id] = partitions_of(value.topic_partitions)
             case stored.ShareGroupCurrentMemberAssignmentKey():
                 self._replay_assignment(key.member_id, value)
             case stored.ShareGroupStatePartitionMetadataKey():
-                self.initializing = {} if value is None else _read(value.initializing_topics)
-                self.initialized = {} if value is None else _read(value.initialized_topics)
+                self.initializing = {} if value is None else partitions_of(value.initializing_topics)
+                self.initialized = {} if value is None else partitions_of(value.initialized_topics)
 
     def _replay_member(self, member_id: str, value: Any) -> None:
         if value is None:
@@ -613,7 +545,7 @@ class ShareGroup:
                 member,
                 epoch=value.member_epoch,
                 previous_epoch=value.previous_member_epoch,
-                assigned=_read(value.assigned_partitions),
+                assigned=partitions_of(value.assigned_partitions),
             )
         elif member_id in self.members:
             self.members[member_id] = replace(member, epoch=0, previous_epoch=0, assigned=NOTHING)

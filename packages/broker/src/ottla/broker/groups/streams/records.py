@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from ottla.broker.groups.kinds import KindRecord
+from ottla.broker.groups.kinds import KindRecord, tombstones_of_member
 from ottla.broker.groups.streams.members import Endpoint, MemberState, StreamsMember
 from ottla.broker.groups.streams.tasks import ActiveTasks, HeldTasks, Tasks, TaskSets, task_sets
 from ottla.broker.groups.streams.topology import Topology, restored, stored
@@ -124,14 +124,13 @@ def current_record(group_id: str, member: StreamsMember) -> KindRecord:
 
 def member_tombstones(group_id: str, member_id: str) -> list[KindRecord]:
     """Return the records that take a member out."""
-    return [
-        KindRecord(group_id, key(group_id=group_id, member_id=member_id), None)
-        for key in (
-            StreamsGroupCurrentMemberAssignmentKey,
-            StreamsGroupTargetAssignmentMemberKey,
-            StreamsGroupMemberMetadataKey,
-        )
-    ]
+    return tombstones_of_member(
+        group_id,
+        member_id,
+        StreamsGroupCurrentMemberAssignmentKey,
+        StreamsGroupTargetAssignmentMemberKey,
+        StreamsGroupMemberMetadataKey,
+    )
 
 
 def group_tombstones(group_id: str, member_ids: Iterable[str]) -> list[KindRecord]:
