@@ -152,7 +152,7 @@ def test_single_rules_name_operation_and_host_and_may_deny(broker: ScriptedBroke
         (("acl", "add", "--principal", ANNA, "--topic", "t"), "give --operation NAME, --producer or"),
         (
             ("acl", "add", "--principal", ANNA, "-o", "WRITE", "--group", "g"),
-            "GROUP has no operation WRITE; it has READ, DELETE, DESCRIBE, ALL",
+            "GROUP has no operation WRITE; it has READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS",
         ),
         (
             ("acl", "add", "--principal", ANNA, "-o", "READ", "--topic", "*", "--prefixed"),
