@@ -426,11 +426,15 @@ def chaos(session: nox.Session) -> None:
     """Come between producers, consumers and their broker in a hundred rounds (`-- --rounds N --seed S`).
 
     `-- --cluster` kills, stops and cuts off the brokers and ZooKeepers of a cluster instead (with `--secure`
-    on SASL_SSL with ACLs), and `-- --transactions` kills the clients, brokers and coordinators of
-    transactions.
+    on SASL_SSL with ACLs), `-- --transactions` kills the clients, brokers and coordinators of transactions,
+    and `-- --groups` those of share groups and consumer groups.
     """
     _install(session, "psutil", "uvloop", "pyarrow", *PEERS)
-    scripts = {"--cluster": "cluster_chaos.py", "--transactions": "transactions_chaos.py"}
+    scripts = {
+        "--cluster": "cluster_chaos.py",
+        "--transactions": "transactions_chaos.py",
+        "--groups": "groups_chaos.py",
+    }
     wanted = next((script for script in scripts if script in session.posargs), None)
     options = [option for option in session.posargs if option != wanted]
     script = scripts[wanted] if wanted is not None else "client_chaos.py"

@@ -1,6 +1,6 @@
 """A few rounds of chaos in a real cluster.
 
-`nox -s chaos -- --cluster` and `nox -s chaos -- --transactions` run them at length.
+`nox -s chaos -- --cluster`, `-- --transactions` and `-- --groups` run them at length.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ def test_transactions_copy_exactly_once_on_three_brokers(options: list[str], bro
 def test_transactions_copy_exactly_once_on_brokers_of_both_kinds() -> None:
     options = ("--clients", "java,ottla", "--kills", "4", "--victims", "broker,coordinator")
     run("transactions_chaos.py", "--per-s", "50", "--brokers", "ottla,apache,ottla", *options)
+
+
+def test_share_groups_and_consumer_groups_read_all_on_three_brokers() -> None:
+    run("groups_chaos.py", "--kills", "2", "--per-s", "25")
 
 
 def run(script: str, *options: str) -> None:
