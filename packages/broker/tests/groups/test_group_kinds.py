@@ -282,6 +282,16 @@ async def test_a_group_whose_first_records_are_refused_does_not_exist() -> None:
 
 
 @in_virtual_time
+async def test_a_member_repeats_a_request_whose_records_are_not_replicated_in_time() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store, kinds=CLUBS) as groups:
+        store.hold = True
+        for kind in (CONSUMER, SHARE):
+            with pytest.raises(CoordinatorNotAvailable):
+                await groups.request(kind.name, kind, Enter(name="a"), creates=True)
+
+
+@in_virtual_time
 async def test_a_refused_request_leaves_no_group_behind() -> None:
     async with leading(MemoryStore(PARTITIONS), kinds=CLUBS) as groups:
         with pytest.raises(InvalidRequest):

@@ -28,7 +28,7 @@ _CONFIRMATION_ERRORS: Final[Mapping[int, ErrorCode]] = {
     for code, answer in _COMMIT_ERRORS.items()
     if answer is ErrorCode.NOT_COORDINATOR
 }
-_TRANSACTION_ERRORS: Final[Mapping[int, ErrorCode]] = {
+_RECORD_ERRORS: Final[Mapping[int, ErrorCode]] = {
     **_COMMIT_ERRORS,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -44,7 +44,7 @@ _GROUP_ERRORS: Final[Mapping[int, ErrorCode]] = {
 
 def after_failed_transaction_write(code: ErrorCode) -> ErrorCode:
     """Return the error of a request to the transaction coordinator for a write that failed with `code`."""
-    return _TRANSACTION_ERRORS.get(code, code)
+    return _RECORD_ERRORS.get(code, code)
 
 
 def known_to(version: int, error: ErrorCode, fenced_from: int = FENCED_FROM) -> ErrorCode:
@@ -68,5 +68,13 @@ def after_failed_confirmation(code: ErrorCode) -> ErrorCode:
 
 
 def after_failed_group_write(code: ErrorCode) -> ErrorCode:
-    """Return the error of JoinGroup and SyncGroup for a group write that failed with `code`."""
+    """Return the error of JoinGroup and SyncGroup for a classic group whose write failed with `code`."""
     return _GROUP_ERRORS.get(code, code)
+
+
+def after_failed_group_records(code: ErrorCode) -> ErrorCode:
+    """Return the error of a request to a group of another kind, whose records failed with `code`.
+
+    Members of these repeat a heartbeat after COORDINATOR_NOT_AVAILABLE; another one ends them.
+    """
+    return _RECORD_ERRORS.get(code, code)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
 from ottla.broker.coordinators.record_writer import RecordWriter
-from ottla.broker.coordinators.response_errors import after_failed_group_write
+from ottla.broker.coordinators.response_errors import after_failed_group_records, after_failed_group_write
 from ottla.broker.coordinators.runtime import CoordinatorRuntime, LoadFacts
 from ottla.broker.coordinators.timers import Timers
 from ottla.broker.groups.classic.events import (
@@ -261,7 +261,7 @@ class HostedGroups:
             if error is None:
                 self._reply(waiting)
             else:
-                _refuse(waiting, error_for(after_failed_group_write(error.code), str(error)))
+                _refuse(waiting, error_for(after_failed_group_records(error.code), str(error)))
 
         if partition is None:
             settled(NotCoordinator())
