@@ -8,13 +8,13 @@ import org.apache.kafka.coordinator.group.modern.*;
 
 /**
  * Runs the assignors of Kafka's group coordinator on cases from a file, one word list per line:
- * "case ASSIGNOR SUBSCRIPTIONTYPE", "topic NUMBER PARTITIONS",
+ * "case ASSIGNOR SUBSCRIPTIONTYPE", "topic NUMBER PARTITIONS", then those that can be assigned if not all can,
  * "member ID INSTANCE TOPICS OWNED" with "-" for nothing, topics by number and owned as "1:0,1;2:3", and "end".
  * Prints for each case "ID=1-0,1-1" of all members in the order of the file.
  */
 public class ServerAssignorOracle {
     private static final Map<String, PartitionAssignor> ASSIGNORS =
-        Map.of("uniform", new UniformAssignor(), "range", new RangeAssignor());
+        Map.of("uniform", new UniformAssignor(), "range", new RangeAssignor(), "simple", new SimpleAssignor());
 
     public static void main(String[] arguments) throws Exception {
         PartitionAssignor assignor = null;
@@ -22,6 +22,7 @@ public class ServerAssignorOracle {
         Map<Uuid, Integer> topics = new HashMap<>();
         Map<String, MemberSubscriptionAndAssignmentImpl> members = new LinkedHashMap<>();
         Map<Uuid, Map<Integer, String>> owners = new HashMap<>();
+        Map<Uuid, Set<Integer>> assignable = new HashMap<>();
         StringBuilder printed = new StringBuilder();
         for (String line : Files.readAllLines(Path.of(arguments[0]))) {
             String[] words = line.split(" ");
@@ -30,12 +31,18 @@ public class ServerAssignorOracle {
                     assignor = ASSIGNORS.get(words[1]);
                     type = SubscriptionType.valueOf(words[2]);
                     topics.clear();
+                    assignable.clear();
                     members = new LinkedHashMap<>();
                     owners = new HashMap<>();
                 }
-                case "topic" -> topics.put(id(words[1]), Integer.parseInt(words[2]));
+                case "topic" -> {
+                    topics.put(id(words[1]), Integer.parseInt(words[2]));
+                    if (words.length > 3)
+                        assignable.put(id(words[1]), list(words[3], ",").stream().map(Integer::valueOf)
+                            .collect(Collectors.toSet()));
+                }
                 case "member" -> members.put(words[1], member(words, owners));
-                default -> printed.append(assign(assignor, type, topics, members, owners)).append('\n');
+                default -> printed.append(assign(assignor, type, topics, assignable, members, owners)).append('\n');
             }
         }
         System.out.print(printed);
@@ -67,6 +74,7 @@ public class ServerAssignorOracle {
     }
 
     static String assign(PartitionAssignor assignor, SubscriptionType type, Map<Uuid, Integer> topics,
+                         Map<Uuid, Set<Integer>> assignable,
                          Map<String, MemberSubscriptionAndAssignmentImpl> members,
                          Map<Uuid, Map<Integer, String>> owners) {
         SubscribedTopicDescriber describer = new SubscribedTopicDescriber() {
@@ -74,7 +82,8 @@ public class ServerAssignorOracle {
             public Set<String> racksForPartition(Uuid topic, int partition) { return Set.of(); }
         };
         Map<String, MemberAssignment> assigned =
-            assignor.assign(new GroupSpecImpl(members, type, owners), describer).members();
+            assignor.assign(new GroupSpecImpl(members, type, owners, assignable.isEmpty()
+                ? Optional.empty() : Optional.of(assignable)), describer).members();
         return members.keySet().stream().map(name -> name + "=" + text(assigned.get(name)))
             .collect(Collectors.joining(" "));
     }

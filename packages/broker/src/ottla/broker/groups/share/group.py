@@ -45,6 +45,7 @@ from ottla.broker.groups.share.members import (
     target_epoch_record,
     target_record,
 )
+from ottla.broker.groups.streams.java_collections import hash_map_order
 from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol import stored_groups as stored
 from ottla.protocol.errors import (
@@ -366,7 +367,7 @@ class ShareGroup:
             return last
         members = {**self.members, updated.member_id: updated}
         subscriptions = {
-            member_id: self.topics.ids_of(member.topics) for member_id, member in members.items()
+            member_id: self.topics.ids_of(members[member_id].topics) for member_id in hash_map_order(members)
         }
         targets = assign(subscriptions, self.initialized, self.targets)
         outcome.records += [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
 from ottla.broker.coordinators.coordinator_partitions import java_string_hash
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 DEFAULT_CAPACITY: Final = 16
 
@@ -41,6 +43,75 @@ def _by_bucket(keys: list[str], buckets: int) -> list[str]:
 def _spread(value: int) -> int:
     unsigned = value & 0xFFFFFFFF
     return unsigned ^ (unsigned >> 16)
+
+
+class HashMap(Generic[K, V]):
+    """A `HashMap` of Java, whose iteration has Java's order while keys come and go.
+
+    A bucket that has become a tree, which takes eight collisions, is not considered.
+    """
+
+    __slots__ = ("_buckets", "_capacity", "_hash_of", "_values")
+
+    def __init__(self, hash_of: Callable[[K], int], capacity: int = DEFAULT_CAPACITY) -> None:
+        """`hash_of` is the `hashCode` of a key."""
+        self._hash_of = hash_of
+        self._capacity = _buckets(0, capacity)
+        self._buckets: list[list[K]] = [[] for _ in range(self._capacity)]
+        self._values: dict[K, V] = {}
+
+    def __iter__(self) -> Iterator[K]:
+        return (key for bucket in self._buckets for key in bucket)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._values
+
+    def __getitem__(self, key: K) -> V:
+        return self._values[key]
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Iterate over keys and values."""
+        return ((key, self._values[key]) for key in self)
+
+    def put(self, key: K, value: V) -> None:
+        """Set the value of a key: a new one comes last in its bucket."""
+        if key not in self._values:
+            self._bucket_of(key).append(key)
+        self._values[key] = value
+        if self._is_beyond_load:
+            self._grow()
+
+    def compute_if_absent(self, key: K, make: Callable[[], V]) -> V:
+        """Return the value of a key: a new one comes first in its bucket, and the table grows before it."""
+        if self._is_beyond_load:
+            self._grow()
+        if key not in self._values:
+            self._bucket_of(key).insert(0, key)
+            self._values[key] = make()
+        return self._values[key]
+
+    def remove(self, key: K) -> None:
+        """Remove a key, if it is there."""
+        if key in self._values:
+            del self._values[key]
+            self._bucket_of(key).remove(key)
+
+    @property
+    def _is_beyond_load(self) -> bool:
+        return len(self._values) * 4 > self._capacity * 3
+
+    def _bucket_of(self, key: K) -> list[K]:
+        return self._buckets[_spread(self._hash_of(key)) & (self._capacity - 1)]
+
+    def _grow(self) -> None:
+        keys = list(self)
+        self._capacity *= 2
+        self._buckets = [[] for _ in range(self._capacity)]
+        for key in keys:
+            self._bucket_of(key).append(key)
 
 
 class BinaryHeap(Generic[T]):
