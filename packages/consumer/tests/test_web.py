@@ -119,11 +119,11 @@ async def test_browsers_get_each_order_by_events_and_by_websocket(broker: Broker
         assert first["value"] == {"drink": "čaj", "price": 0.0}
         assert (second["topic"], second["offset"], second["key"]) == ("live-orders", 1, "josef")
         assert [line.split(": ", 1)[0] for line in lines] == ["id", "data", "id", "data"]
-        assert lines[2] == "id: 0:1"
+        assert lines[2] == "id: live-orders:0:1"
         assert json.loads(lines[3].removeprefix("data: ")) == second
 
-        async with client.stream("GET", "/events", headers={"Last-Event-ID": "0:0"}) as again:
-            assert (await lines_of(again, 2))[0] == "id: 0:1"
+        async with client.stream("GET", "/events", headers={"Last-Event-ID": "live-orders:0:0"}) as again:
+            assert (await lines_of(again, 2))[0] == "id: live-orders:0:1"
 
 
 async def test_a_record_that_cannot_be_read_is_skipped(broker: BrokerThread) -> None:
@@ -133,7 +133,7 @@ async def test_a_record_that_cannot_be_read_is_skipped(broker: BrokerThread) -> 
     app = shop(broker, "poisoned-orders", recent=10)
     async with serving(app) as at, to(at) as client:
         async with client.stream("GET", "/events") as events:
-            assert (await lines_of(events, 2))[0] == "id: 0:1"
+            assert (await lines_of(events, 2))[0] == "id: poisoned-orders:0:1"
 
 
 async def test_more_browsers_than_allowed_are_refused(broker: BrokerThread) -> None:
@@ -300,7 +300,7 @@ async def test_a_record_that_cannot_be_encoded_is_skipped(broker: BrokerThread) 
             subscription = live._subscribe(None)
             assert subscription is not None
             async for sent in subscription.records(None):
-                assert sent == Sent("0:1", "7")
+                assert sent == Sent("odd:0:1", "7")
                 break
 
 

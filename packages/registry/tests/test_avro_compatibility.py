@@ -135,3 +135,18 @@ def test_unions_made_to_take_long_are_given_up() -> None:
     assert found(reader, writer)
     with pytest.raises(TooComplex, match="more than 100000 steps"):
         found(wide, [{**entry, "name": f"Y{entry['name']}"} for entry in wide])
+
+
+def test_a_type_that_fits_only_within_one_that_does_not_is_compared_again() -> None:
+    # The first type of the union compares Node while Tree is taken to fit. It does not, and Node has a Tree.
+    def schema(tree: list[dict[str, Any]], first: Any) -> dict[str, Any]:
+        node = {"type": "record", "name": "Node", "fields": [field("tree", ["null", "Tree"])]}
+        trees = {"type": "record", "name": "Tree", "fields": [field("node", node), *tree]}
+        fields = [field("first", first(trees)), field("second", "Node")]
+        return {"type": "record", "name": "Both", "fields": fields}
+
+    other = {"type": "record", "name": "Tree2", "aliases": ["Tree"], "fields": []}
+    reader = schema([field("id", "int")], lambda tree: [tree, other])
+    writer = schema([], lambda tree: tree)
+
+    assert "the reader's union has no type for record Tree" in found(reader, writer)[0]

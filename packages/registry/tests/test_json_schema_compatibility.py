@@ -146,3 +146,57 @@ def test_imported_schemas_are_followed() -> None:
 
     assert json_schema.incompatibilities(parsed, json_schema.parse_json_schema('{"type": "string"}'))
     assert not json_schema.incompatibilities(parsed, json_schema.parse_json_schema('{"type": "null"}'))
+
+
+def test_a_part_that_fits_only_within_one_that_does_not_is_compared_again() -> None:
+    # The first branch of `anyOf` compares the node while the tree is taken to fit; the tree does not.
+    tree = {"type": "object", "properties": {"node": {"$ref": "#/definitions/node"}}, "required": ["id"]}
+    node = {"type": "object", "properties": {"tree": {"$ref": "#/definitions/tree"}}}
+    reader = {
+        **closed(first={"anyOf": [{"$ref": "#/definitions/tree"}, {"type": "object"}]},
+                 second={"$ref": "#/definitions/node"}),
+        "definitions": {"tree": tree, "node": node},
+    }  # fmt: skip
+    without = {key: value for key, value in tree.items() if key != "required"}
+    writer = {
+        **closed(first={"$ref": "#/definitions/tree"}, second={"$ref": "#/definitions/node"}),
+        "definitions": {"tree": without, "node": node},
+    }
+
+    assert "'id' is required" in found(reader, writer)[0]
+
+
+NUMBERS = {"type": "integer"}
+SAME_REFERENCE = {"contains": {"$ref": "#/definitions/part"}}
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer"),
+    [
+        ({"patternProperties": {"^[a-z]+$": NUMBERS}}, closed(a=TEXT)),
+        ({**closed(a=TEXT), "patternProperties": {"^a": NUMBERS}}, closed(a=TEXT)),
+        (opened(a=NUMBERS), {"patternProperties": {"^[a-z]+$": TEXT}, "additionalProperties": False}),
+        (closed(), {"patternProperties": {"^a": TEXT}, "additionalProperties": False}),
+        ({"patternProperties": {"^ab": NUMBERS}},
+         {"patternProperties": {"^a": TEXT}, "additionalProperties": False}),
+        ({**SAME_REFERENCE, "definitions": {"part": NUMBERS}},
+         {**SAME_REFERENCE, "definitions": {"part": TEXT}}),
+    ],
+)  # fmt: skip
+def test_patterns_and_references_that_may_mean_something_else_do_not_fit(reader: Any, writer: Any) -> None:
+    assert found(reader, writer)
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer"),
+    [
+        ({**opened(a=TEXT), "patternProperties": {"^[x]": NUMBERS}},
+         {**opened(a={**TEXT, "maxLength": 3}), "patternProperties": {"^[x]": NUMBERS}}),
+        ({**SAME_REFERENCE, "definitions": {"part": TEXT}}, {**SAME_REFERENCE, "definitions": {"part": TEXT},
+         "maxItems": 3}),
+        ({"type": "object", "anyOf": [{"type": "object", "minProperties": 1}]},
+         {"type": "object", "anyOf": [{"type": "object", "minProperties": 1}], "title": "x"}),
+    ],
+)  # fmt: skip
+def test_what_both_sides_have_fits(reader: Any, writer: Any) -> None:
+    assert found(reader, writer) == []

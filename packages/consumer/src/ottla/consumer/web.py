@@ -166,7 +166,7 @@ class Broadcast(Generic[K_co, V_co]):
             raise
 
     def events(self, last_event_id: str | None = None) -> Response:
-        """Return the response with server-sent events: one per record, with `partition:offset` as its id.
+        """Return the response with server-sent events: one per record, its id `topic:partition:offset`.
 
         A browser that reconnects sends the last id that it had, and gets the recent records behind it. Raises
         HTTPException (503) beyond `max_browsers`.
@@ -239,7 +239,7 @@ class Broadcast(Generic[K_co, V_co]):
                 except (TypeError, ValueError, RecursionError) as error:
                     _log_skipped(TopicPartition(record.topic, record.partition), record.offset, error)
                     continue
-                self._put(Sent(f"{record.partition}:{record.offset}", text))
+                self._put(Sent(f"{record.topic}:{record.partition}:{record.offset}", text))
 
     def _put(self, sent: Sent) -> None:
         self._recent.append(sent)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ottla.registry.compatibility.bounds import MOST_MESSAGES, BadSchema, Steps, compact, json_of
+from ottla.registry.compatibility.bounds import MOST_MESSAGES, BadSchema, Found, Steps, compact, json_of
 
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _NAMED: Final = ("record", "error", "enum", "fixed")
@@ -294,7 +294,7 @@ class _Comparison:
 
     def __init__(self) -> None:
         self._steps = Steps()
-        self._known: dict[tuple[int, int], list[str]] = {}
+        self._known = Found()
 
     def compare(self, reader: AvroType, writer: AvroType, path: str) -> list[str]:
         self._steps.take()
@@ -317,11 +317,7 @@ class _Comparison:
         return self._named(reader, writer, path) if reader.name else []
 
     def _named(self, reader: AvroType, writer: AvroType, path: str) -> list[str]:
-        key = id(reader), id(writer)
-        if key not in self._known:
-            self._known[key] = []  # of a type within itself: as good as all of the type
-            self._known[key] = self._found(reader, writer, path)
-        return self._known[key]
+        return self._known.of((id(reader), id(writer)), lambda: self._found(reader, writer, path))
 
     def _found(self, reader: AvroType, writer: AvroType, path: str) -> list[str]:
         # By the specification the names must be the same without their namespaces.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 MOST_DEPTH: Final = 100
@@ -34,6 +35,30 @@ class Steps:
             raise TooComplex(f"comparing the schemas takes more than {MOST_STEPS} steps")
 
 
+class Found:
+    """Keeps why pairs of types do not fit each other: each pair is compared once, also one within itself."""
+
+    def __init__(self) -> None:
+        self._messages: dict[tuple[int, int], list[str]] = {}
+
+    def of(self, pair: tuple[int, int], compare: Callable[[], list[str]]) -> list[str]:
+        """Return the messages of a pair, empty if it fits; `compare` finds them."""
+        if pair not in self._messages:
+            self._messages[pair] = []  # of a type within itself: as good as all of the type
+            self._messages[pair] = compare()
+            if self._messages[pair]:
+                self._forget_behind(pair)
+        return self._messages[pair]
+
+    def _forget_behind(self, pair: tuple[int, int]) -> None:
+        """Forget the pairs that fit only if this one did: those that were found since it began."""
+        kept = []
+        while (last := self._messages.popitem())[0] != pair:
+            if last[1]:
+                kept.append(last)
+        self._messages |= dict([last, *kept])
+
+
 def json_of(text: str) -> Any:
     """Return the JSON of a schema. Raises BadSchema, also for one that is too deep."""
     try:
@@ -60,6 +85,13 @@ def _has_surrogate(found: Any) -> bool:
 def compact(found: Any) -> str:
     """Return JSON without spaces."""
     return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+
+
+def ordered(found: Any) -> Any:
+    """Return JSON with the keys of its objects in order."""
+    if isinstance(found, dict):
+        return {key: ordered(found[key]) for key in sorted(found)}
+    return [ordered(part) for part in found] if isinstance(found, list) else found
 
 
 def _refuse(name: str) -> None:

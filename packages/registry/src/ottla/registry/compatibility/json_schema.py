@@ -1,19 +1,27 @@
 """JSON Schema: whether each document that fits a writer's schema fits a reader's. Pure.
 
 A keyword of the reader that no rule here knows must be in the writer's schema as it is: the answer may be
-"incompatible" for schemas that are not, never the other way round. Two exceptions are Confluent's: a property
-with a default may become required, and `format` constrains nothing.
+"incompatible" for schemas that are not, never the other way round. Three exceptions are Confluent's: a
+property with a default may become required, `format` constrains nothing, and `oneOf` takes what `anyOf` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ottla.registry.compatibility.bounds import MOST_MESSAGES, BadSchema, Steps, compact, json_of
+from ottla.registry.compatibility.bounds import (
+    MOST_MESSAGES,
+    BadSchema,
+    Found,
+    Steps,
+    compact,
+    json_of,
+    ordered,
+)
+from ottla.registry.compatibility.json_schema_rules import RULES, TYPES, may_be, types_of
 
-TYPES: Final = ("null", "boolean", "object", "array", "number", "string", "integer")
 _DEFINITIONS: Final = ("definitions", "$defs")
 _NOTES: Final = frozenset({
     "$schema", "$id", "id", "$anchor", "$comment", "title", "description", "default", "examples", "format",
@@ -21,6 +29,7 @@ _NOTES: Final = frozenset({
     *_DEFINITIONS,
 })  # fmt: skip
 _SUM: Final = ("anyOf", "oneOf")
+_DEPENDENCIES: Final = ("dependencies", "dependentRequired")
 _RULED: Final = frozenset({
     "$ref", "type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "properties", "patternProperties",
     "additionalProperties", "required", "minProperties", "maxProperties", "dependencies", "dependentRequired",
@@ -90,15 +99,9 @@ def parse_json_schema(text: str, references: Sequence[tuple[str, str]] = ()) -> 
     """Read a schema and those that it imports. Raises BadSchema."""
     root = json_of(text)
     imported = {name: json_of(source) for name, source in references}
-    found = JsonSchema(root, imported, compact(root), compact(_ordered(root)))
+    found = JsonSchema(root, imported, compact(root), compact(ordered(root)))
     _check(found, root)
     return found
-
-
-def _ordered(found: Any) -> Any:
-    if isinstance(found, dict):
-        return {key: _ordered(found[key]) for key in sorted(found)}
-    return [_ordered(part) for part in found] if isinstance(found, list) else found
 
 
 def _check(schema: JsonSchema, part: Part) -> None:
@@ -152,6 +155,8 @@ _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
 
 def incompatibilities(reader: JsonSchema, writer: JsonSchema) -> list[str]:
     """Return why documents of `writer` may not fit `reader`; empty if all do. Raises BadSchema."""
+    if (reader.normalized, reader.imported) == (writer.normalized, writer.imported):
+        return []
     try:
         return _Comparison(reader, writer).compare(reader.root, writer.root, "#")[:MOST_MESSAGES]
     except RecursionError:
@@ -167,7 +172,7 @@ class _Comparison:
         self._steps = steps or Steps()
         self._made: list[Part] = []
         """Schemas made here: pairs are known by the ids of objects, which must live as long."""
-        self._known: dict[tuple[int, int], list[str]] = {}
+        self._known = Found()
 
     def compare(self, reader: Part, writer: Part, path: str) -> list[str]:
         """Return why values of a part of the writer's schema may not fit one of the reader's."""
@@ -177,11 +182,8 @@ class _Comparison:
             return []
         if reader is False:
             return [f"{path}: the reader takes nothing"]
-        key = id(reader), id(writer)
-        if key not in self._known:
-            self._known[key] = []  # of a schema within itself: as good as all of the schema
-            self._known[key] = self._found(reader, {} if writer is True else writer, path)
-        return self._known[key]
+        given = {} if writer is True else writer
+        return self._known.of((id(reader), id(writer)), lambda: self._found(reader, given, path))
 
     def _found(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> list[str]:
         if branches := _sum(writer):
@@ -194,25 +196,30 @@ class _Comparison:
         if any(not self.compare(reader, part, path) for part in writer.get("allOf") or ()):
             return []  # a part of the writer's implies all of the reader's
         messages = self._reader_sum(reader, writer, path) + self._product(reader, writer, path)
-        for rule in _RULES:
+        for rule in RULES:
             messages += [f"{path}: {text}" for text in rule(reader, writer)]
+        messages += [f"{path}: {text}" for text in self._dependencies(reader, writer)]
         messages += [
             f"{path}: the reader has {key!r}, the writer has not, or another"
             for key in reader
-            if key not in _RULED and key not in _NOTES and writer.get(key) != reader[key] and _constrains(key)
+            if key not in _RULED
+            and key not in _NOTES
+            and _constrains(key)
+            and not (key in writer and self._is_same(reader[key], writer[key]))
         ]
-        if _may_be(reader, writer, "object"):
+        if may_be(reader, writer, "object"):
             messages += self._object(reader, writer, path)
-        if _may_be(reader, writer, "array"):
+        if may_be(reader, writer, "array"):
             messages += self._array(reader, writer, path)
         return messages
 
     def _both(self, rest: dict[str, Any], branch: Part) -> Part:
         """Return a branch of the writer together with the keywords beside the branches."""
         branch = self._writer.follow(branch)
-        if not rest or branch is False or (branch is not True and rest.keys() & branch.keys()):
-            return branch  # without the rest, the branch is taken to allow more than it does
-        self._made.append({**rest, **({} if branch is True else branch)})
+        if not rest or branch is False:
+            return branch
+        taken = {} if branch is True else branch
+        self._made.append({"allOf": [rest, taken]} if rest.keys() & taken.keys() else {**rest, **taken})
         return self._made[-1]
 
     def _reader_sum(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> list[str]:
@@ -237,22 +244,53 @@ class _Comparison:
             messages.append(f"{path}/not: the reader excludes more than the writer")
         return messages
 
+    def _is_same(self, reader: Any, writer: Any) -> bool:
+        """Return whether two parts say the same: a `$ref` may be to another schema in each document."""
+        waiting, seen = [(reader, writer)], set()
+        while waiting:
+            self._steps.take()
+            ours, theirs = waiting.pop()
+            if isinstance(ours, dict) and isinstance(theirs, dict) and "$ref" in ours and "$ref" in theirs:
+                ours, theirs = self._reader.follow(ours), self._writer.follow(theirs)
+                if (id(ours), id(theirs)) in seen:
+                    continue
+                seen.add((id(ours), id(theirs)))
+            if isinstance(ours, dict) and isinstance(theirs, dict) and ours.keys() == theirs.keys():
+                waiting += [(ours[key], theirs[key]) for key in ours]
+            elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+                waiting += zip(ours, theirs, strict=True)
+            elif type(ours) is not type(theirs) or ours != theirs:
+                return False
+        return True
+
     # --- objects
 
     def _object(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> list[str]:
         wanted, written = reader.get("properties") or {}, writer.get("properties") or {}
         messages = []
+        common = (writer.get("patternProperties") or {}).keys()
         for name in {**wanted, **written}:
-            given = written[name] if name in written else _other(writer, name)
-            takes = wanted[name] if name in wanted else _other(reader, name)
-            messages += self._property(name, takes, given, f"{path}/properties/{name}")
+            at = f"{path}/properties/{name}"
+            for given in _given(writer, name):
+                for takes in _wanted(reader, name, common):
+                    messages += self._property(name, takes, given, at)
         messages += self._required(reader, writer, path)
         open_, closed = writer.get("additionalProperties", True), reader.get("additionalProperties", True)
         messages += self._rest("additionalProperties", closed, open_, path)
-        for pattern, schema in (reader.get("patternProperties") or {}).items():
-            same = (writer.get("patternProperties") or {}).get(pattern)
-            given = same if same is not None else writer.get("additionalProperties", True)
-            messages += self.compare(schema, given, f"{path}/patternProperties/{pattern}")
+        return messages + self._patterns(reader, writer, path)
+
+    def _patterns(self, reader: dict[str, Any], writer: dict[str, Any], path: str) -> list[str]:
+        """Compare the patterns: a name that fits one that only one side has may fit any of the other's."""
+        takes, gives = reader.get("patternProperties") or {}, writer.get("patternProperties") or {}
+        rest = [*gives.values(), writer.get("additionalProperties", True)]
+        messages = []
+        for pattern, schema in takes.items():
+            for given in [gives[pattern]] if pattern in gives else rest:
+                messages += self.compare(schema, given, f"{path}/patternProperties/{pattern}")
+        for pattern, schema in gives.items():
+            if pattern not in takes:
+                closed = reader.get("additionalProperties", True)
+                messages += self.compare(closed, schema, f"{path}/patternProperties/{pattern}")
         return messages
 
     def _property(self, name: str, takes: Part, given: Part, path: str) -> list[str]:
@@ -282,6 +320,18 @@ class _Comparison:
             has_default = isinstance(schema, dict) and "default" in schema
             if name not in given and not has_default:
                 messages.append(f"{path}/required: {name!r} is required by the reader, and has no default")
+        return messages
+
+    def _dependencies(self, reader: dict[str, Any], writer: dict[str, Any]) -> list[str]:
+        if "object" not in types_of(writer):
+            return []
+        messages = []
+        for key in _DEPENDENCIES:
+            for name, wanted in (reader.get(key) or {}).items():
+                given = (writer.get(key) or {}).get(name)
+                is_less = isinstance(wanted, list) and isinstance(given, list) and set(wanted) <= set(given)
+                if not is_less and not self._is_same(wanted, given):
+                    messages.append(f"what depends on {name!r} is more in the reader")
         return messages
 
     # --- arrays
@@ -319,17 +369,43 @@ def _without_sum(part: dict[str, Any]) -> dict[str, Any]:
     return {key: found for key, found in part.items() if key != taken and key not in _NOTES}
 
 
-def _other(part: dict[str, Any], name: str) -> Part:
-    """Return the schema of a property that is not named. No pattern is run: schemas are by strangers."""
-    patterns = part.get("patternProperties") or {}
-    plain = next((schema for pattern, schema in patterns.items() if _begins(pattern, name)), None)
-    return part.get("additionalProperties", True) if plain is None else plain
+def _given(writer: dict[str, Any], name: str) -> list[Part]:
+    """Return the schemas of which one holds for a property.
+
+    No pattern is run, as schemas are by strangers: one that is not plain may be of the name, or not.
+    """
+    if name in (properties := writer.get("properties") or {}):
+        return [properties[name]]
+    patterns = writer.get("patternProperties") or {}
+    matches = [pattern for pattern in patterns if _matches(pattern, name)]
+    if matches:
+        return [patterns[matches[0]]]
+    others = [schema for pattern, schema in patterns.items() if _matches(pattern, name) is None]
+    return [*others, writer.get("additionalProperties", True)]
 
 
-def _begins(pattern: str, name: str) -> bool:
-    """Return whether a pattern of letters behind `^` is the beginning of a name."""
-    text = pattern[1:].removesuffix(".*") if pattern.startswith("^") else None
-    return text is not None and text.replace("_", "").replace("-", "").isalnum() and name.startswith(text)
+def _wanted(reader: dict[str, Any], name: str, common: Set[str]) -> list[Part]:
+    """Return the schemas that all hold for a property, or may.
+
+    A pattern that both sides have (`common`) is left out: their schemas of it are compared by themselves.
+    """
+    patterns = reader.get("patternProperties") or {}
+    matches = {pattern: _matches(pattern, name) for pattern in patterns}
+    found = [
+        patterns[pattern]
+        for pattern, is_of in matches.items()
+        if is_of is not False and pattern not in common
+    ]
+    if name in (properties := reader.get("properties") or {}):
+        return [properties[name], *found]
+    return found if True in matches.values() else [*found, reader.get("additionalProperties", True)]
+
+
+def _matches(pattern: str, name: str) -> bool | None:
+    """Return whether a pattern matches a name; None if it is more than letters behind `^`."""
+    text = pattern[1:].removesuffix(".*") if pattern.startswith("^") else ""
+    is_plain = text.replace("_", "").replace("-", "").isalnum()
+    return name.startswith(text) if is_plain else None
 
 
 def _items(part: dict[str, Any]) -> tuple[list[Part], Part]:
@@ -338,141 +414,3 @@ def _items(part: dict[str, Any]) -> tuple[list[Part], Part]:
     if "prefixItems" in part:
         return part["prefixItems"], items
     return (items, part.get("additionalItems", True)) if isinstance(items, list) else ([], items)
-
-
-def _types(part: dict[str, Any]) -> set[str]:
-    found = part.get("type")
-    if found is None:
-        values = part.get("enum") or ([part["const"]] if "const" in part else None)
-        return set(TYPES) if values is None else {_type_of(value) for value in values}
-    return {found} if isinstance(found, str) else set(found)
-
-
-def _type_of(value: Any) -> str:
-    for kind, name in (
-        (bool, "boolean"),
-        (int, "integer"),
-        (float, "number"),
-        (str, "string"),
-        (list, "array"),
-    ):
-        if isinstance(value, kind):
-            return name
-    return "null" if value is None else "object"
-
-
-def _may_be(reader: dict[str, Any], writer: dict[str, Any], kind: str) -> bool:
-    return kind in _types(reader) and kind in _types(writer)
-
-
-def _type_rule(reader: dict[str, Any], writer: dict[str, Any]) -> list[str]:
-    if "type" not in reader or _sum(writer):
-        return []
-    given, takes = _types(writer), _types(reader)
-    takes |= {"integer"} if "number" in takes else set()
-    missing = sorted(given - takes)
-    return (
-        [f"the writer has {', '.join(missing)}, and the reader takes {', '.join(sorted(takes))}"]
-        if missing
-        else []
-    )
-
-
-def _enum_rule(reader: dict[str, Any], writer: dict[str, Any]) -> list[str]:
-    values = _values(reader)
-    if values is None:
-        return []
-    given = _values(writer)
-    if given is None:
-        return ["the reader takes some values only, the writer may have written any"]
-    missing = sorted(given - values)
-    return [f"the reader does not take {', '.join(missing[:5])}"] if missing else []
-
-
-def _values(part: dict[str, Any]) -> set[str] | None:
-    values = part["enum"] if "enum" in part else [part["const"]] if "const" in part else None
-    return None if values is None else {compact(_ordered(value)) for value in values}
-
-
-def _pattern_rule(reader: dict[str, Any], writer: dict[str, Any]) -> list[str]:
-    if (
-        "pattern" not in reader
-        or reader["pattern"] == writer.get("pattern")
-        or "string" not in _types(writer)
-    ):
-        return []
-    return ["the pattern of texts is another one in the reader"]
-
-
-def _unique_rule(reader: dict[str, Any], writer: dict[str, Any]) -> list[str]:
-    if not reader.get("uniqueItems") or writer.get("uniqueItems") or "array" not in _types(writer):
-        return []
-    return ["items must be unique for the reader"]
-
-
-def _multiple_rule(reader: dict[str, Any], writer: dict[str, Any]) -> list[str]:
-    wanted, given = reader.get("multipleOf"), writer.get("multipleOf")
-    if not wanted or not {"number", "integer"} & _types(writer):
-        return []
-    if given is None or given % wanted != 0:
-        return [f"numbers must be multiples of {wanted} for the reader"]
-    return []
-
-
-_DEPENDENCIES: Final = ("dependencies", "dependentRequired")
-
-
-def _dependency_rule(reader: dict[str, Any], writer: dict[str, Any]) -> list[str]:
-    if "object" not in _types(writer):
-        return []
-    messages = []
-    for key in _DEPENDENCIES:
-        for name, wanted in (reader.get(key) or {}).items():
-            given = (writer.get(key) or {}).get(name)
-            is_less = (
-                isinstance(wanted, list) and isinstance(given, list) and all(part in given for part in wanted)
-            )
-            if wanted != given and not is_less:
-                messages.append(f"what depends on {name!r} is more in the reader")
-    return messages
-
-
-def _bound_rule(kind: str, lower: str, upper: str) -> Callable[[dict[str, Any], dict[str, Any]], list[str]]:
-    kinds = {"number", "integer"} if kind == "number" else {kind}
-
-    def rule(reader: dict[str, Any], writer: dict[str, Any]) -> list[str]:
-        if not kinds & _types(writer):
-            return []
-        messages = []
-        for key, sign in ((lower, 1), (upper, -1)):
-            wanted, given = _bound(reader, key), _bound(writer, key)
-            if wanted is not None and (
-                given is None or (wanted[0] * sign, wanted[1]) > (given[0] * sign, given[1])
-            ):
-                messages.append(f"the reader's {key} is {wanted[0]}, the writer's {given and given[0]}")
-        return messages
-
-    return rule
-
-
-def _bound(part: dict[str, Any], key: str) -> tuple[float, bool] | None:
-    """Return a bound, and whether it is itself excluded."""
-    exclusive = "exclusive" + key[0].upper() + key[1:]
-    found, apart = part.get(key), part.get(exclusive)
-    if isinstance(apart, bool) or apart is None:
-        return (
-            None
-            if found is None or (key.startswith("min") and key != "minimum" and found == 0)
-            else (found, bool(apart))
-        )
-    if found is None:
-        return apart, True
-    beyond = apart >= found if key == "minimum" else apart <= found
-    return (apart, True) if beyond else (found, False)
-
-
-_RULES: Final = (
-    _type_rule, _enum_rule, _pattern_rule, _unique_rule, _multiple_rule, _dependency_rule,
-    _bound_rule("string", "minLength", "maxLength"), _bound_rule("number", "minimum", "maximum"),
-    _bound_rule("array", "minItems", "maxItems"), _bound_rule("object", "minProperties", "maxProperties"),
-)  # fmt: skip
