@@ -139,6 +139,29 @@ async def test_several_groups_are_fetched_at_once(services: GroupServices, versi
     assert found == [[(1, 6)], [(0, 5), (1, 6)], [(1, -1)]]
 
 
+@versions(10, first=2)
+async def test_a_commit_is_repeated_by_its_member_while_the_broker_has_neither_metadata_nor_group(
+    services: GroupServices, version: int
+) -> None:
+    commit = OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            OffsetCommitRequestTopic(
+                name="later", topic_id=UNKNOWN_ID, partitions=[OffsetCommitRequestPartition()]
+            )
+        ],
+    )
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version == 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert commit_errors(await ask(services, offset_commit.handle, commit, version)) == [unknown]
+
+    services.groups.leadership_changed(
+        [], [(TopicPartition(GROUP_METADATA_TOPIC, number), 0) for number in range(PARTITIONS)]
+    )
+
+    answer = await ask(services, offset_commit.handle, commit, version)
+    assert commit_errors(answer) == [ErrorCode.NOT_COORDINATOR]
+
+
 @versions(10, first=8)
 async def test_each_of_several_groups_has_its_own_error(services: GroupServices, version: int) -> None:
     services.groups.leadership_changed(

@@ -177,7 +177,7 @@ async def test_a_group_of_another_coordinator_and_no_group_are_refused(services:
         [], [(TopicPartition(GROUP_METADATA_TOPIC, number), 1) for number in range(PARTITIONS)]
     )
 
-    assert await errors(services, a_commit({0: 5}), 4) == [ErrorCode.NOT_COORDINATOR]
+    assert await errors(services, a_commit({0: 5, 99: 5}), 4) == [ErrorCode.NOT_COORDINATOR] * 2
     assert services.verification.asked == []
 
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
 
+from ottla.broker.api.group_testing import BROKER, TopicsStub, tell
+from ottla.broker.cluster.metadata import NO_LEADER, MetadataCache
 from ottla.broker.config import BrokerConfig
 from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.coordinator_partitions import KeyValue
 from ottla.broker.coordinators.internal_topic_log import build_batch
 from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
 from ottla.broker.metrics import Metrics
+from ottla.broker.peers.client import Peer
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.share.coordinator import ShareCoordinator, WrittenState
 from ottla.broker.share.in_flight import StateBatch
+from ottla.broker.share.persister import SharePersister
 from ottla.broker.share.state import (
     SharePartitionKey,
     ShareState,
@@ -33,6 +37,7 @@ from ottla.broker.share.state import (
 )
 from ottla.protocol.errors import (
     CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
     FencedLeaderEpoch,
     FencedStateEpoch,
     InvalidRequest,
@@ -174,7 +179,10 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    store: MemoryStore | None = None, updates_per_snapshot: int = 500, clock: LoopClock | None = None
+    store: MemoryStore | None = None,
+    updates_per_snapshot: int = 500,
+    clock: LoopClock | None = None,
+    ready: Callable[[], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Running]:
     environment = Environment(clock or LoopClock())
     store = store or MemoryStore(topic=SHARE_GROUP_STATE_TOPIC)
@@ -185,7 +193,7 @@ async def running(
         coordinator = ShareCoordinator(
             config=config, environment=environment, store=store, tasks=tasks,
             partition_count=lambda topic_id: topics.get(topic_id, 0),
-            delete_before=lambda partition, position: pruned.append((partition, position)),
+            delete_before=lambda partition, position: pruned.append((partition, position)), ready=ready,
         )  # fmt: skip
         coordinator.start(
             (TopicPartition(SHARE_GROUP_STATE_TOPIC, number), store.leader_epochs[number])
@@ -327,6 +335,60 @@ async def test_a_coordinator_that_is_one_no_longer_says_so() -> None:
 
         with pytest.raises(NotCoordinator):
             await now.coordinator.read(KEY, 0)
+
+
+@in_virtual_time
+async def test_a_coordinator_that_starts_again_serves_once_it_has_the_metadata() -> None:
+    async with running() as before:
+        await before.coordinator.initialize(KEY, 1, 0)
+
+    async def metadata_arrived() -> None:
+        await asyncio.sleep(5)
+        after.topics[TOPIC_ID] = 4
+
+    async with running(before.store, ready=metadata_arrived) as after:
+        after.topics.clear()
+        await asyncio.sleep(4)
+        with pytest.raises(CoordinatorLoadInProgress):
+            await after.coordinator.write(KEY, written(StateBatch(0, 4, ACKED, 1)))
+
+        await asyncio.sleep(2)
+        await after.coordinator.write(KEY, written(StateBatch(0, 4, ACKED, 1)))
+
+
+@in_virtual_time
+async def test_a_leader_waits_for_a_coordinator_that_is_elected_after_a_session() -> None:
+    metadata = MetadataCache(BROKER)
+    async with running() as now, asyncio.TaskGroup() as tasks:
+        persister = SharePersister(
+            metadata=metadata, topics=TopicsStub(metadata), here=now.coordinator, connect=no_other
+        )
+        tell(metadata, {SHARE_GROUP_STATE_TOPIC: 4}, leader=NO_LEADER)
+        begun = tasks.create_task(persister.initialize(KEY, 1, 0))
+        await asyncio.sleep(20)
+        assert not begun.done()
+
+        tell(metadata, {SHARE_GROUP_STATE_TOPIC: 4})
+        await begun
+
+        assert now.coordinator.summary(KEY).state_epoch == 1
+
+
+@in_virtual_time
+async def test_a_leader_gives_up_a_coordinator_that_nobody_elects() -> None:
+    metadata = MetadataCache(BROKER)
+    tell(metadata, {SHARE_GROUP_STATE_TOPIC: 4}, leader=NO_LEADER)
+    async with running() as now:
+        persister = SharePersister(
+            metadata=metadata, topics=TopicsStub(metadata), here=now.coordinator, connect=no_other
+        )
+        async with asyncio.timeout(40):
+            with pytest.raises(CoordinatorNotAvailable):
+                await persister.initialize(KEY, 1, 0)
+
+
+def no_other(broker_id: int) -> Peer:
+    raise AssertionError(broker_id)
 
 
 @in_virtual_time

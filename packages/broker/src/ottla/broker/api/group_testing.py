@@ -114,7 +114,9 @@ class GroupServices:
     verification: FakeVerification = field(default_factory=FakeVerification)
 
 
-def tell(metadata: MetadataCache, topics: dict[str, int], *, controller: int = BROKER) -> None:
+def tell(
+    metadata: MetadataCache, topics: dict[str, int], *, controller: int = BROKER, leader: int = BROKER
+) -> None:
     endpoint = UpdateMetadataEndpoint(port=9092, host="localhost", listener="PLAINTEXT", security_protocol=0)
     metadata.update(
         UpdateMetadataRequest(
@@ -126,7 +128,7 @@ def tell(metadata: MetadataCache, topics: dict[str, int], *, controller: int = B
                     topic_id=UUID(int=number),
                     partition_states=[
                         UpdateMetadataPartitionState(
-                            partition_index=index, leader=BROKER, replicas=[BROKER], isr=[BROKER]
+                            partition_index=index, leader=leader, replicas=[BROKER], isr=[BROKER]
                         )
                         for index in range(count)
                     ],

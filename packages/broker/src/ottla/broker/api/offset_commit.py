@@ -69,7 +69,7 @@ async def handle(
     """Commit offsets of partitions that exist; the others get UNKNOWN_TOPIC_OR_PARTITION."""
     if not context.allows(READ_GROUPS, Resource(ResourceType.GROUP, request.group_id)):
         error = ErrorCode.GROUP_AUTHORIZATION_FAILED
-        return await _response(request, {}, context, others=error, unknown_ids=error)
+        return await _response(request, {}, context, others=error)
     if context.api_version >= FIRST_BY_ID:
         for topic in request.topics:
             topic.name = services.metadata.topic_name(topic.topic_id) or ""
@@ -94,7 +94,10 @@ async def handle(
         results = {}
     if refused:
         await refuse(results, request.topics, refused, context)
-    return await _response(request, results, context)
+    others = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if context.api_version:
+        others = services.groups.offsets.error_of_unknown_topics(request.group_id)
+    return await _response(request, results, context, others=others)
 
 
 async def refuse(
@@ -168,10 +171,11 @@ async def _response(
     results: Mapping[TopicPartition, ErrorCode],
     context: RequestContext,
     *,
-    others: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    unknown_ids: ErrorCode = ErrorCode.UNKNOWN_TOPIC_ID,
+    others: ErrorCode,
 ) -> OffsetCommitResponse:
     by_id = context.api_version >= FIRST_BY_ID
+    is_unknown = others is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    unknown_ids = ErrorCode.UNKNOWN_TOPIC_ID if is_unknown else others
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(

@@ -63,7 +63,7 @@ async def handle(
 ) -> TxnOffsetCommitResponse:
     """Write the offsets into the transaction; partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION."""
     if (error := _refusal(request, context)) is not None:
-        return await _response(request, {}, context, others=error, unknown_ids=error)
+        return await _response(request, {}, context, others=error)
     if context.api_version >= FIRST_BY_ID:
         for topic in request.topics:
             topic.name = services.metadata.topic_name(topic.topic_id) or ""
@@ -86,7 +86,8 @@ async def handle(
     results = dict(await _commit(services, request, known, context)) if known else {}
     if refused:
         await refuse(results, request.topics, refused, context)
-    return await _response(request, results, context)
+    others = services.groups.offsets.error_of_unknown_topics(request.group_id)
+    return await _response(request, results, context, others=others)
 
 
 def _refusal(request: TxnOffsetCommitRequest, context: RequestContext) -> ErrorCode | None:
@@ -179,10 +180,11 @@ async def _response(
     results: Results,
     context: RequestContext,
     *,
-    others: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    unknown_ids: ErrorCode = ErrorCode.UNKNOWN_TOPIC_ID,
+    others: ErrorCode,
 ) -> TxnOffsetCommitResponse:
     by_id = context.api_version >= FIRST_BY_ID
+    is_unknown = others is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    unknown_ids = ErrorCode.UNKNOWN_TOPIC_ID if is_unknown else others
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(

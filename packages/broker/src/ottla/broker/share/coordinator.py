@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -95,10 +95,12 @@ class ShareCoordinator:
         tasks: BackgroundTasks,
         partition_count: Callable[[UUID], int],
         delete_before: Callable[[int, int], None],
+        ready: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`partition_count` returns how many partitions the topic of an id has, 0 where it is unknown.
 
-        `delete_before` deletes the records of a partition of the state topic before a position.
+        `delete_before` deletes the records of a partition of the state topic before a position. A load waits
+        for `ready`.
         """
         self._clock = environment.clock
         self._budget = environment.budget
@@ -109,7 +111,7 @@ class ShareCoordinator:
         codec = StateRecordCodec()
         self._runtime: CoordinatorRuntime[ShareStates, StateRecord] = CoordinatorRuntime(
             store, codec, new_state=ShareStates, loaded=_loaded, unloaded=_unloaded,
-            environment=environment, tasks=tasks,
+            ready=ready, environment=environment, tasks=tasks,
         )  # fmt: skip
         self._writer: RecordWriter[ShareStates, StateRecord] = RecordWriter(
             store, codec, environment.clock, tasks, config.share_coordinator_write_timeout_ms

@@ -12,7 +12,7 @@ from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.share.coordinator import ShareCoordinator
 from ottla.broker.share.hosting import EARLIEST, LATEST, ShareGroupTerms, SharePartitions
 from ottla.broker.share.partition import ShareLimits
-from ottla.broker.share.persister import InternalTopics, SharePersister
+from ottla.broker.share.persister import SharePersister
 from ottla.broker.share.sessions import ShareSession, ShareSessions
 from ottla.broker.share.state import SharePartitionKey
 from ottla.protocol.records import Codec
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from ottla.broker.cluster.metadata import MetadataCache
+    from ottla.broker.cluster.topics import Topics
     from ottla.broker.config import BrokerConfig
     from ottla.broker.peers.client import Peers
     from ottla.broker.replication.replicas import Replicas
@@ -130,14 +131,14 @@ def make_share_parts(
     environment: Environment,
     replicas: Replicas,
     metadata: MetadataCache,
-    topics: InternalTopics,
+    topics: Topics,
     peers: Peers,
     record_threads: RecordThreads,
     tasks: BackgroundTasks,
 ) -> ShareParts:
     """Make the parts and start them; `tasks` must be entered."""
     settings = config()
-    coordinator = _coordinator(settings, environment, replicas, metadata, tasks)
+    coordinator = _coordinator(settings, environment, replicas, metadata, topics, tasks)
     persister = SharePersister(
         metadata=metadata,
         topics=topics,
@@ -173,6 +174,7 @@ def _coordinator(
     environment: Environment,
     replicas: Replicas,
     metadata: MetadataCache,
+    topics: Topics,
     tasks: BackgroundTasks,
 ) -> ShareCoordinator:
     store = ReplicatedStore(
@@ -190,6 +192,10 @@ def _coordinator(
         name = metadata.topic_name(topic_id)
         return 0 if name is None else metadata.partition_count(name)
 
+    async def metadata_arrived() -> None:
+        """Wait, within a bound, for the metadata: without them every topic seems to be deleted."""
+        await metadata.known(topics.published)
+
     return ShareCoordinator(
         config=settings,
         environment=environment,
@@ -197,6 +203,7 @@ def _coordinator(
         tasks=tasks,
         partition_count=partition_count,
         delete_before=partial(_delete_before, replicas),
+        ready=metadata_arrived,
     )
 
 

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ATTEMPTS: Final = 5
+ATTEMPTS: Final = 20
+"""Half a minute of pauses, as Kafka has them: the session of a coordinator that died is over by then."""
 FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 2.0
 _REPEATED: Final = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -176,7 +178,7 @@ class SharePersister:
         error: KafkaError = CoordinatorNotAvailable()
         for attempt in range(ATTEMPTS):
             if attempt:
-                await asyncio.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
+                await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S))
             try:
                 broker_id = await self._find(key)
                 if broker_id == self._metadata.broker_id:

@@ -91,6 +91,17 @@ class OffsetRequests:
         partition = self._hosted.partition_for(group_id)
         return partition if isinstance(partition, ErrorCode) else partition.number
 
+    def error_of_unknown_topics(self, group_id: str) -> ErrorCode:
+        """Return the error of a commit for a topic that the metadata do not have.
+
+        A broker that starts again may have no metadata yet, but it coordinates nothing before it has them.
+        The member then asks again, here or elsewhere: some take UNKNOWN_TOPIC_OR_PARTITION for final.
+        """
+        partition = self._hosted.partition_for(group_id, empty_id_allowed=True)
+        if partition in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR):
+            return partition
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
     async def _commit(
         self,
         partition: GroupPartition,
