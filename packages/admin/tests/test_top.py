@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from ottla.admin.cluster_health import ClusterState
-from ottla.admin.commands.top import Sample, sampled, screen
+from ottla.admin.commands.top import GROUPS_AT_ONCE, Sample, sampled, screen
 from ottla.protocol.errors import GroupIdNotFound
 from ottla.protocol.topics import TopicPartition
 
@@ -61,3 +62,31 @@ async def test_a_group_that_ends_once_it_is_listed_is_left_out() -> None:
     admin: Any = Admin()
 
     assert (await sampled(admin)).groups == {"kept": ("Empty", 3, 4)}
+
+
+class SlowAdmin(Admin):
+    """An admin client of a cluster with 100 groups; none is read before `GROUPS_AT_ONCE` were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.most = asyncio.Event()
+
+    async def list(self) -> list[Any]:
+        return [SimpleNamespace(name=f"group-{number}", state="Stable") for number in range(100)]
+
+    async def group_progress(self, name: str) -> Any:
+        self.asked += 1
+        if self.asked == GROUPS_AT_ONCE:
+            await asyncio.sleep(0)
+            assert self.asked == GROUPS_AT_ONCE, "more groups are read at once than allowed"
+            self.most.set()
+        await self.most.wait()
+        return await super().group_progress(name)
+
+
+async def test_groups_are_read_at_once_and_not_all_of_them() -> None:
+    admin: Any = SlowAdmin()
+
+    async with asyncio.timeout(30):
+        assert len((await sampled(admin)).groups) == 100

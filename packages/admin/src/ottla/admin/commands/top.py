@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _TOP, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 _SHOW_CURSOR, _HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
+GROUPS_AT_ONCE: Final = 16
 _PLAIN: Final = (100, 1_000)
 """Columns and lines of an output that is no terminal."""
 
@@ -100,22 +101,40 @@ async def sampled(admin: Admin) -> Sample:
     from asyncio import get_running_loop
 
     from ottla.admin import LATEST
-    from ottla.protocol.errors import GroupIdNotFound
 
     state = await admin.cluster_state()
     led = [found.partition for found in state.partitions if found.leader not in (None, -1)]
     ends: dict[str, int] = {}
     for partition, end in (await admin.offsets.find_reachable(dict.fromkeys(led, LATEST))).items():
         ends[partition.topic] = ends.get(partition.topic, 0) + end
-    groups: dict[str, tuple[str, int, int]] = {}
-    for listing in await admin.groups.list():
-        try:
-            progress = (await admin.group_progress(listing.name)).partitions
-        except GroupIdNotFound:  # it ended since it was listed
-            continue
-        lag = sum(found.lag or 0 for found in progress)
-        groups[listing.name] = listing.state, lag, sum(found.offset or 0 for found in progress)
-    return Sample(get_running_loop().time(), state, ends, groups)
+    return Sample(get_running_loop().time(), state, ends, await _groups(admin))
+
+
+async def _groups(admin: Admin) -> dict[str, tuple[str, int, int]]:
+    """Return state, lag and committed offsets of all groups; a few groups are read at once."""
+    from asyncio import TaskGroup
+
+    from ottla.protocol.errors import GroupIdNotFound
+
+    found: dict[str, tuple[str, int, int]] = {}
+    waiting = iter(await admin.groups.list())
+
+    async def read() -> None:
+        for listing in waiting:
+            try:
+                progress = (await admin.group_progress(listing.name)).partitions
+            except GroupIdNotFound:  # it ended since it was listed
+                continue
+            lag = sum(partition.lag or 0 for partition in progress)
+            found[listing.name] = listing.state, lag, sum(partition.offset or 0 for partition in progress)
+
+    try:
+        async with TaskGroup() as tasks:
+            for _ in range(GROUPS_AT_ONCE):
+                tasks.create_task(read())
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return found
 
 
 def screen(before: Sample | None, now: Sample, width: int, height: int) -> list[str]:
