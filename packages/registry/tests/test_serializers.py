@@ -478,3 +478,16 @@ def test_clients_without_a_loop_of_their_own_use_a_registry_too(
         "sync", bootstrap_servers=servers, auto_offset_reset="earliest", value_deserializer=deserializer
     ) as consumer:
         assert next(iter(consumer)).value == {"id": 1, "note": ""}
+
+
+async def test_a_wrong_address_shows_in_the_log_before_the_retries_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url = "http://127.0.0.1:1"
+    async with SchemaRegistry(url, timeout_s=1.0, retry_backoff_ms=10) as registry:
+        for _ in range(2):
+            with pytest.raises(DeadlineExceeded):
+                await registry.schema(1)
+
+    (logged,) = [found for found in caplog.records if "gives no answer" in found.message]
+    assert f"{url} cannot be reached" in logged.__dict__["reason"]

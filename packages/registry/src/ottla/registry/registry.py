@@ -6,6 +6,7 @@ deletion is sent once. What is kept is bounded: schemas by their letters, and th
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from ottla.registry.rest import RestClient, Service, ServiceLogin, urls_of
 from ottla.registry.schemas import Schemas, SchemaText
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 _MOST_KEPT: Final = 1_000
 
 
@@ -132,6 +134,7 @@ class SchemaRegistry:
         self._serialized = Schemas(self.client, now_s, silent_s=0.0, serialized=True)
         self._registered: OrderedDict[Hashable, RegisteredSchema] = OrderedDict()
         self._latest: OrderedDict[Hashable, tuple[float, RegisteredSchema]] = OrderedDict()
+        self._is_away = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -197,7 +200,18 @@ class SchemaRegistry:
 
     async def ask(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         """Await a call of the client, again where it may succeed later. Raises DeadlineExceeded."""
-        return await retrying(what, call, timeout_s=self.config.timeout_s, backoff=self._backoff)
+        found = await retrying(
+            what, call, timeout_s=self.config.timeout_s, backoff=self._backoff, before_retry=self._log_away
+        )
+        self._is_away = False
+        return found
+
+    async def _log_away(self, error: BaseException) -> None:
+        """Log the first failure of several: a wrong address shows before the time for retries has passed."""
+        if not self._is_away:
+            facts = {"reason": str(error), "timeout_s": self.config.timeout_s}
+            log.warning("schema registry gives no answer, asking again", extra=facts)
+        self._is_away = True
 
     async def _asked_latest(self, subject: str, metadata: Mapping[str, str] | None) -> RegisteredSchema:
         if metadata is None:
