@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +203,26 @@ def test_following_runs_a_query_for_the_records_of_each_window(filled: str) -> N
     assert (len(kept.scanned), len(kept.readers)) == (1, 1)  # those of the last window
     assert sums == [0, 6, 0, 4]
     assert all(earlier.end == later.start for earlier, later in pairwise(found))
+
+
+def test_following_goes_on_with_a_topic_that_is_created_a_second_time(filled: str) -> None:
+    async def create_again() -> None:
+        async with Admin(filled) as admin:
+            await admin.topics.delete("sql-again")
+            await admin.topics.create("sql-again", partitions=1)
+
+    with SyncProducer(filled) as producer, Topics(filled) as topics:
+        for number in range(3):
+            producer.send("sql-again", b'{"n": %d}' % number).result(30)
+
+        def wait(_: float) -> None:
+            asyncio.run(create_again())
+            with SyncProducer(filled) as later:
+                later.send("sql-again", b'{"n": 7}').result(30)
+
+        (window,) = islice(topics.windows('SELECT n FROM "sql-again"', 1, wait=wait), 1)
+
+        assert window.result.to_arrow().to_pylist() == [{"n": 7}]
 
 
 def test_records_of_aborted_transactions_are_left_out_on_request(filled: str) -> None:

@@ -141,10 +141,7 @@ class Topics:
             for topic, table in used.items():
                 now = self.offsets(topic)
                 table.available = {
-                    partition: range(
-                        starts[topic][partition].stop if partition in starts[topic] else span.start, span.stop
-                    )
-                    for partition, span in now.items()
+                    partition: _added(starts[topic].get(partition), span) for partition, span in now.items()
                 }
                 starts[topic] = now
             yield Window(_utc(began_ms), _utc(ended_ms), self._execute(sql, list(used.values())))
@@ -368,6 +365,13 @@ def _one_line_errors(sql: str, used: Sequence[TopicDataset]) -> Iterator[None]:
             if table.failure is not None:
                 raise table.failure from None
         raise query_failed(str(error), sql) from None
+
+
+def _added(before: range | None, now: range) -> range:
+    """Return the offsets that were added: all of a partition that is new, or was created once more."""
+    if before is None or now.stop < before.stop:
+        return now
+    return range(max(before.stop, now.start), now.stop)
 
 
 def _source(topic: str) -> str:
