@@ -1,3 +1,5 @@
+import java.io.BufferedOutputStream;
+import java.io.PrintStream;
 import java.nio.file.*;
 import java.util.*;
 import java.util.stream.Collectors;
@@ -23,8 +25,8 @@ public class ServerAssignorOracle {
         Map<String, MemberSubscriptionAndAssignmentImpl> members = new LinkedHashMap<>();
         Map<Uuid, Map<Integer, String>> owners = new HashMap<>();
         Map<Uuid, Set<Integer>> assignable = new HashMap<>();
-        StringBuilder printed = new StringBuilder();
-        for (String line : Files.readAllLines(Path.of(arguments[0]))) {
+        PrintStream printed = new PrintStream(new BufferedOutputStream(System.out, 1 << 16));
+        for (String line : (Iterable<String>) Files.lines(Path.of(arguments[0]))::iterator) {
             String[] words = line.split(" ");
             switch (words[0]) {
                 case "case" -> {
@@ -42,10 +44,10 @@ public class ServerAssignorOracle {
                             .collect(Collectors.toSet()));
                 }
                 case "member" -> members.put(words[1], member(words, owners));
-                default -> printed.append(assign(assignor, type, topics, assignable, members, owners)).append('\n');
+                default -> printed.println(assign(assignor, type, topics, assignable, members, owners));
             }
         }
-        System.out.print(printed);
+        printed.flush();
     }
 
     static Uuid id(String number) {

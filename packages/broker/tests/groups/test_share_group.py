@@ -209,15 +209,18 @@ def test_a_deleted_topic_is_assigned_no_more() -> None:
     assert driver.assigned("m") == {A: frozenset({0, 1})}
 
 
-def test_offsets_change_in_an_epoch_of_their_own_and_only_without_members() -> None:
+def test_offsets_change_without_members_and_in_a_later_epoch_than_theirs() -> None:
     driver = Driver()
     driver.join("m")
+    used = driver.group.epoch
     with pytest.raises(NonEmptyGroup):
-        driver.step(OffsetsChange())
+        driver.step(OffsetsChange({A: frozenset({0})}))
     driver.beat("m", -1)
-    before = driver.group.epoch
 
-    assert driver.step(OffsetsChange()) == before + 1 == driver.group.epoch
+    assert driver.step(OffsetsChange({A: frozenset({7})})) == driver.group.epoch > used
+    assert driver.group.initializing[A] == {7}
+    driver.step(StateInitialized({A: frozenset({7})}))
+    assert driver.group.initialized[A] == {0, 1, 2, 3, 7}
     driver.step(OffsetsDeleted(frozenset({A})))
     assert driver.group.initialized == {}
 

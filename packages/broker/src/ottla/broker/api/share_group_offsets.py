@@ -22,6 +22,8 @@ from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.broker.share.state import UNINITIALIZED, SharePartitionKey, ShareState
 from ottla.protocol.errors import (
     GroupAuthorizationFailed,
+    GroupIdNotFound,
+    InvalidGroupId,
     KafkaError,
     NonEmptyGroup,
     TopicAuthorizationFailed,
@@ -62,12 +64,16 @@ class Needs(Protocol):
         ...
 
 
-def _group(services: Needs, group_id: str, permission: Permission, context: RequestContext) -> ShareGroup:
-    """Return a group. Raises KafkaError."""
+def _check(services: Needs, group_id: str, permission: Permission, context: RequestContext) -> None:
+    """Check that there are share groups, and that the client may ask for this one. Raises KafkaError."""
     if services.features.level(SHARE) == 0:
         raise UnsupportedVersion(OFF)
     if not context.allows(permission, Resource(ResourceType.GROUP, group_id)):
         raise GroupAuthorizationFailed
+
+
+def _group(services: Needs, group_id: str) -> ShareGroup:
+    """Return a group. Raises KafkaError."""
     group = services.groups.find(group_id, GroupKind.SHARE).group
     assert isinstance(group, ShareGroup)
     return group
@@ -94,66 +100,102 @@ async def _described(
     topics: list[wire.DescribeShareGroupOffsetsRequestTopic] | None,
     context: RequestContext,
 ) -> wire.DescribeShareGroupOffsetsResponseGroup:
+    """Return start offsets and lags of partitions; those of a group that does not exist are unknown."""
     answer = wire.DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
     try:
-        group = _group(services, group_id, DESCRIBE_GROUPS, context)
+        _check(services, group_id, DESCRIBE_GROUPS, context)
+        wanted = _begun(services, group_id) if topics is None else _asked(topics)
     except KafkaError as error:
         answer.error_code, answer.error_message = int(error.code), str(error) or None
         return answer
-    wanted: dict[str, Iterable[int]] = (
-        {topic.topic_name: topic.partitions for topic in topics}
-        if topics is not None
-        else {
-            name: sorted(numbers)
-            for topic_id, numbers in group.initialized.items()
-            if (name := group.topics.name_of(topic_id)) is not None
-        }
-    )
     refused = await refused_names(context, DESCRIBE_TOPICS, wanted)
+    states: dict[TopicPartition, ShareState] = {}
     for name, numbers in wanted.items():
         if topics is None and name in refused:
             continue
-        topic_id = _NO_ID if name in refused else group.topics.id_of(name) or _NO_ID
-        partitions = [
-            await _described_partition(
-                services, SharePartitionKey(group_id, topic_id, number), name, name in refused
-            )
-            async for number in context.paced(numbers)
-        ]
-        answer.topics.append(
-            wire.DescribeShareGroupOffsetsResponseTopic(
-                topic_name=name, topic_id=topic_id, partitions=partitions
-            )
-        )
+        topic_id = _NO_ID if name in refused else services.metadata.topic_id(name)
+        described = wire.DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id)
+        async for number in context.paced(numbers):
+            described.partitions.append(
+                wire.DescribeShareGroupOffsetsResponsePartition(
+                    partition_index=number, start_offset=UNINITIALIZED, lag=-1,
+                    **_failure(TopicAuthorizationFailed() if name in refused else None),
+                )
+            )  # fmt: skip
+            state = await _summary(services, SharePartitionKey(group_id, topic_id, number), name)
+            if state is not None:
+                states[TopicPartition(name, number)] = state
+        answer.topics.append(described)
+    await _add_states(services, answer, states)
     return answer
 
 
-async def _described_partition(
-    services: Needs, key: SharePartitionKey, topic: str, is_refused: bool
-) -> wire.DescribeShareGroupOffsetsResponsePartition:
-    described = wire.DescribeShareGroupOffsetsResponsePartition(
-        partition_index=key.partition, start_offset=UNINITIALIZED, lag=-1
-    )
+def _asked(topics: Iterable[wire.DescribeShareGroupOffsetsRequestTopic]) -> dict[str, Iterable[int]]:
+    return {topic.topic_name: topic.partitions for topic in topics}
+
+
+def _begun(services: Needs, group_id: str) -> dict[str, Iterable[int]]:
+    """Return the partitions of which a group has a state. Raises KafkaError on other brokers than its own."""
     try:
-        if is_refused:
-            raise TopicAuthorizationFailed
-        if key.topic_id == _NO_ID or not 0 <= key.partition < services.metadata.partition_count(topic):
-            raise UnknownTopicOrPartition
-        state = await services.share().persister.summary(key)
-    except KafkaError as error:
-        described.error_code, described.error_message = int(error.code), str(error) or None
-        return described
-    described.start_offset, described.leader_epoch = state.start_offset, state.leader_epoch
-    described.lag = _lag(services, TopicPartition(topic, key.partition), state)
-    return described
+        group = _group(services, group_id)
+    except (GroupIdNotFound, InvalidGroupId):
+        return {}
+    return {
+        name: sorted(numbers)
+        for topic_id, numbers in group.initialized.items()
+        if (name := group.topics.name_of(topic_id)) is not None
+    }
 
 
-def _lag(services: Needs, topic_partition: TopicPartition, state: ShareState) -> int:
-    """Return how many records wait for the group; -1 where the partition is led by another broker."""
-    hosted = services.replicas.hosted(topic_partition)
-    if state.start_offset == UNINITIALIZED or state.delivery_complete_count < 0 or hosted is None:
-        return -1
-    return max(0, hosted.high_watermark - state.start_offset - state.delivery_complete_count)
+async def _summary(services: Needs, key: SharePartitionKey, topic: str) -> ShareState | None:
+    """Return the state of a partition; None for one that has none, or whose coordinator has failed."""
+    if key.topic_id == _NO_ID or not 0 <= key.partition < services.metadata.partition_count(topic):
+        return None
+    try:
+        return await services.share().persister.summary(key)
+    except KafkaError:
+        return None
+
+
+async def _add_states(
+    services: Needs,
+    answer: wire.DescribeShareGroupOffsetsResponseGroup,
+    states: Mapping[TopicPartition, ShareState],
+) -> None:
+    """Set the start offsets and lags of the partitions that have a state."""
+    ends = await _ends(services, [of for of, state in states.items() if _has_lag(state)])
+    for topic in answer.topics:
+        for described in topic.partitions:
+            of = TopicPartition(topic.topic_name, described.partition_index)
+            state, end = states.get(of), ends.get(of)
+            if state is None:
+                continue
+            if isinstance(end, KafkaError):
+                described.start_offset, described.error_code = 0, int(end.code)
+                described.error_message = str(end) or None
+                continue
+            described.start_offset, described.leader_epoch = state.start_offset, state.leader_epoch
+            if end is not None:
+                described.lag = end - state.start_offset - state.delivery_complete_count
+
+
+def _has_lag(state: ShareState) -> bool:
+    return state.start_offset != UNINITIALIZED and state.delivery_complete_count >= 0
+
+
+async def _ends(
+    services: Needs, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int | KafkaError]:
+    """Return the high watermarks of partitions: those of other leaders come from them."""
+    found: dict[TopicPartition, int | KafkaError] = {}
+    elsewhere = []
+    for partition in partitions:
+        hosted = services.replicas.hosted(partition)
+        if hosted is not None and hosted.leads:
+            found[partition] = hosted.high_watermark
+        else:
+            elsewhere.append(partition)
+    return found | dict(await services.share().persister.ends(elsewhere)) if elsewhere else found
 
 
 # ---- alter
@@ -162,21 +204,28 @@ def _lag(services: Needs, topic_partition: TopicPartition, state: ShareState) ->
 async def alter(
     services: Needs, request: wire.AlterShareGroupOffsetsRequest, context: RequestContext
 ) -> wire.AlterShareGroupOffsetsResponse:
-    """Begin partitions of an empty group at other offsets."""
+    """Begin partitions at other offsets, of an empty group or of one that was never used."""
     try:
-        group = _group(services, request.group_id, READ_GROUPS, context)
-        if not group.is_empty:
-            raise NonEmptyGroup(f"The group {request.group_id} has members.")
+        _check(services, request.group_id, READ_GROUPS, context)
         refused = await refused_names(context, READ_TOPICS, (topic.topic_name for topic in request.topics))
-        state_epoch = await services.groups.request(request.group_id, GroupKind.SHARE, OffsetsChange())
+        wanted = {
+            topic.topic_name: frozenset(
+                asked.partition_index
+                for asked in topic.partitions
+                if 0 <= asked.partition_index < services.metadata.partition_count(topic.topic_name)
+            )
+            for topic in request.topics
+            if topic.topic_name not in refused
+        }
+        state_epoch = await _begin_offsets(services, request.group_id, wanted)
     except KafkaError as error:
         return wire.AlterShareGroupOffsetsResponse(
             error_code=int(error.code), error_message=str(error) or None
         )
     response = wire.AlterShareGroupOffsetsResponse()
-    begun: dict[UUID, set[int]] = {}
+    begun: dict[UUID, frozenset[int]] = {}
     for topic in request.topics:
-        topic_id = group.topics.id_of(topic.topic_name) or _NO_ID
+        topic_id = services.metadata.topic_id(topic.topic_name)
         results = []
         async for asked in context.paced(topic.partitions):
             key = SharePartitionKey(request.group_id, topic_id, asked.partition_index)
@@ -184,7 +233,7 @@ async def alter(
                 services, key, topic.topic_name, state_epoch, asked.start_offset, topic.topic_name in refused
             )
             if error_of is None:
-                begun.setdefault(topic_id, set()).add(asked.partition_index)
+                begun[topic_id] = begun.get(topic_id, frozenset()) | {asked.partition_index}
             results.append(
                 wire.AlterShareGroupOffsetsResponsePartition(
                     partition_index=asked.partition_index, **_failure(error_of)
@@ -200,10 +249,25 @@ async def alter(
     return response
 
 
-async def _record_begun(services: Needs, group_id: str, begun: Mapping[UUID, set[int]]) -> None:
-    event = StateInitialized({topic: frozenset(numbers) for topic, numbers in begun.items()})
+async def _begin_offsets(services: Needs, group_id: str, wanted: Mapping[str, frozenset[int]]) -> int:
+    """Record whose state begins, and return its epoch; a group is made with its first partition.
+
+    Raises KafkaError.
+    """
+    partitions = {services.metadata.topic_id(name): numbers for name, numbers in wanted.items() if numbers}
+    change = OffsetsChange(partitions)
+    if not partitions:
+        try:
+            _group(services, group_id)
+        except GroupIdNotFound:
+            return 0
+    epoch: int = await services.groups.request(group_id, GroupKind.SHARE, change, creates=True)
+    return epoch
+
+
+async def _record_begun(services: Needs, group_id: str, begun: Mapping[UUID, frozenset[int]]) -> None:
     try:
-        await services.groups.request(group_id, GroupKind.SHARE, event)
+        await services.groups.request(group_id, GroupKind.SHARE, StateInitialized(begun))
     except KafkaError:
         return  # the next member that joins initializes them, and finds the offsets that were set
 
@@ -232,9 +296,10 @@ def _failure(error: KafkaError | None) -> dict[str, Any]:
 async def delete(
     services: Needs, request: wire.DeleteShareGroupOffsetsRequest, context: RequestContext
 ) -> wire.DeleteShareGroupOffsetsResponse:
-    """Delete the state of topics from an empty group."""
+    """Delete the state of topics from an empty group; those of which there is none come last."""
     try:
-        group = _group(services, request.group_id, DELETE_GROUPS, context)
+        _check(services, request.group_id, DELETE_GROUPS, context)
+        group = _group(services, request.group_id)
         if not group.is_empty:
             raise NonEmptyGroup(f"The group {request.group_id} has members.")
         refused = await refused_names(context, READ_TOPICS, (topic.topic_name for topic in request.topics))
@@ -242,17 +307,18 @@ async def delete(
         return wire.DeleteShareGroupOffsetsResponse(
             error_code=int(error.code), error_message=str(error) or None
         )
-    response, deleted = wire.DeleteShareGroupOffsetsResponse(), set[UUID]()
+    deleted: dict[UUID, wire.DeleteShareGroupOffsetsResponseTopic] = {}
+    failed: list[wire.DeleteShareGroupOffsetsResponseTopic] = []
     for topic in request.topics:
-        topic_id = group.topics.id_of(topic.topic_name) or _NO_ID
+        topic_id = services.metadata.topic_id(topic.topic_name)
         error_of = await _delete_topic(services, group, topic_id, topic.topic_name in refused)
+        result = wire.DeleteShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, **_failure(error_of))
         if error_of is None:
-            deleted.add(topic_id)
-        response.responses.append(
-            wire.DeleteShareGroupOffsetsResponseTopic(
-                topic_name=topic.topic_name, topic_id=topic_id, **_failure(error_of)
-            )
-        )
+            result.topic_id = topic_id
+            deleted[topic_id] = result
+        else:
+            failed.append(result)
+    response = wire.DeleteShareGroupOffsetsResponse(responses=[*deleted.values(), *failed])
     if deleted:
         try:
             await services.groups.request(
@@ -271,6 +337,8 @@ async def _delete_topic(
             raise TopicAuthorizationFailed
         if topic_id == _NO_ID:
             raise UnknownTopicOrPartition
+        if topic_id not in group.initialized and topic_id not in group.initializing:
+            raise UnknownTopicOrPartition("There is no offset information to delete.")
         await delete_state(services, group, [topic_id])
     except KafkaError as error:
         return error

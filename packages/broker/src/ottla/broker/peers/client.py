@@ -8,7 +8,7 @@ limit of a wait, and what the loss of a connection means.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ottla.broker.config.listeners import advertised_host
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
     from ottla.broker.security.sasl.broker_tokens import BrokerToken
     from ottla.client.connection import Connection
+    from ottla.protocol.messages.log_offsets import ListOffsetsRequest
     from ottla.protocol.schema import Message
+    from ottla.protocol.topics import TopicPartition
 
 R = TypeVar("R", bound="Message")
 
@@ -327,3 +329,21 @@ class Peers:
         if endpoint is None:
             raise BrokerNotAvailable(unknown or f"Broker {broker_id} is not registered.")
         return Address(endpoint.host, endpoint.port)
+
+
+# ---- requests
+
+
+def latest_of(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
+    """Return the request for the ends of partitions, as consumers see them."""
+    from ottla.protocol.messages.log_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+
+    by_topic: dict[str, list[ListOffsetsPartition]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(ListOffsetsPartition(partition_index=index, timestamp=_LATEST))
+    topics = [ListOffsetsTopic(name=name, partitions=asked) for name, asked in by_topic.items()]
+    return ListOffsetsRequest(replica_id=_CONSUMER, topics=topics)
+
+
+_LATEST: Final = -1
+_CONSUMER: Final = -1

@@ -146,7 +146,9 @@ class ShareCoordinator:
             now_ms = self._clock.now_ms()
             state = ShareState(
                 snapshot_epoch=0 if present is None else present.snapshot_epoch + 1,
-                state_epoch=state_epoch, start_offset=start_offset, created_ms=now_ms, written_ms=now_ms,
+                state_epoch=state_epoch, leader_epoch=0, start_offset=start_offset,
+                delivery_complete_count=UNINITIALIZED if start_offset == UNINITIALIZED else 0,
+                created_ms=now_ms, written_ms=now_ms,
             )  # fmt: skip
             await self._write(partition, [StateRecord(key, state)])
 

@@ -1,9 +1,12 @@
-"""Requests to the coordinators of share partitions' state, on this broker and on others."""
+"""Requests about share partitions to brokers, this one and others: to the coordinators of their state, and to
+the leaders of their partitions.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ottla.broker.coordinators.coordinator_partitions import partition_for
@@ -17,12 +20,15 @@ from ottla.protocol.errors import (
     FencedStateEpoch,
     GroupIdNotFound,
     KafkaError,
+    LeaderNotAvailable,
+    NetworkException,
     NotLeaderOrFollower,
     UnknownServerError,
     UnknownTopicOrPartition,
     error_for,
 )
 from ottla.protocol.messages import share_state as wire
+from ottla.protocol.messages.log_offsets import ListOffsetsResponse
 from ottla.protocol.topics import SHARE_GROUP_STATE_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ ATTEMPTS: Final = 20
 """Half a minute of pauses, as Kafka has them: the session of a coordinator that died is over by then."""
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
+_ATTEMPTS_AT_LEADERS: Final = 2
 _REPEATED: Final = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -166,6 +173,45 @@ class SharePersister:
             )
 
         return await self._ask(key, here, elsewhere)
+
+    # ---- the leaders of partitions
+
+    async def ends(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int | KafkaError]:
+        """Return the high watermarks of partitions that other brokers lead, or why one is not known.
+
+        All leaders are asked at once; a request that has no answer is sent twice.
+        """
+        found: dict[TopicPartition, int | KafkaError] = {}
+        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        for partition in partitions:
+            leader = self._metadata.leader_of(partition)
+            if leader is None:
+                found[partition] = LeaderNotAvailable()
+            else:
+                by_leader[leader].append(partition)
+        for ends in await asyncio.gather(*(self._ends_at(*asked) for asked in by_leader.items())):
+            found.update(ends)
+        return found
+
+    async def _ends_at(
+        self, leader: int, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, int | KafkaError]:
+        from ottla.broker.peers.client import latest_of
+
+        found: dict[TopicPartition, int | KafkaError] = dict.fromkeys(partitions, NetworkException())
+        for _ in range(_ATTEMPTS_AT_LEADERS):
+            try:
+                response = await self._peer(leader).send(latest_of(partitions), ListOffsetsResponse)
+            except (KafkaError, OSError):
+                await asyncio.sleep(FIRST_PAUSE_S)
+                continue
+            found = dict.fromkeys(partitions, UnknownTopicOrPartition())
+            for topic in response.topics:
+                for end in topic.partitions:
+                    of = TopicPartition(topic.name, end.partition_index)
+                    found[of] = error_for(end.error_code) if end.error_code else end.offset
+            break
+        return found
 
     # ---- the coordinator of a key
 

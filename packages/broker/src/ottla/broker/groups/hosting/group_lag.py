@@ -14,14 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from ottla.broker.groups.classic.events import GroupState
 from ottla.broker.groups.classic.group_metadata import CONSUMER_PROTOCOL_TYPE
 from ottla.broker.metrics.registry import MetricName
+from ottla.broker.peers.client import latest_of
 from ottla.broker.runtime.loop_budget import SLICE
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.messages.log_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
+from ottla.protocol.messages.log_offsets import ListOffsetsResponse
 from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -38,8 +34,6 @@ LONGEST_NAME: Final = 256
 """Of a group, and of a client: each sample repeats them. A group of a longer name is left out."""
 _SEEN_PER_SHOWN: Final = 2
 """Topics and partitions of assignments that are looked at for each partition that may be shown."""
-_LATEST: Final = -1
-_CONSUMER: Final = -1
 
 
 class LogEnds(Protocol):
@@ -219,7 +213,7 @@ class ClusterLogEnds:
     async def _asked(self, leader: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         peer = self._connect(leader)
         try:
-            response = await peer.send(_latest_of(partitions), ListOffsetsResponse)
+            response = await peer.send(latest_of(partitions), ListOffsetsResponse)
         except (KafkaError, OSError):
             return {}  # it moves or starts: the next round asks again
         finally:
@@ -230,11 +224,3 @@ class ClusterLogEnds:
             for found in topic.partitions
             if found.error_code == ErrorCode.NONE
         }
-
-
-def _latest_of(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
-    by_topic: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
-    for topic, index in partitions:
-        by_topic[topic].append(ListOffsetsPartition(partition_index=index, timestamp=_LATEST))
-    topics = [ListOffsetsTopic(name=name, partitions=asked) for name, asked in by_topic.items()]
-    return ListOffsetsRequest(replica_id=_CONSUMER, topics=topics)

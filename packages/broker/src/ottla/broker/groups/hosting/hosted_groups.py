@@ -207,8 +207,11 @@ class HostedGroups:
     def _successor(
         self, hosted: HostedGroup, kind: GroupKind
     ) -> tuple[HostableGroup, Sequence[KindRecord]] | None:
-        """Return a group of another kind for the place of a classic one, with the records of its members."""
-        if hosted.classic is None:
+        """Return a group of another kind for the place of a classic one, with the records of its members.
+
+        A share group does not follow on another: it would not know the offsets that were committed.
+        """
+        if hosted.classic is None or kind is GroupKind.SHARE:
             return None
         if not hosted.group.is_empty:
             make = self._kinds[kind]

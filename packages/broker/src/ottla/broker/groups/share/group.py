@@ -99,8 +99,9 @@ class StateInitialized:
 
 @frozen
 class OffsetsChange:
-    """The offsets of an empty group are to be changed: its next epoch is the epoch of their state."""
+    """The state of these partitions of an empty group begins again: the answer is the epoch of that state."""
 
+    partitions: Mapping[UUID, frozenset[int]]
     token: Token = None
 
 
@@ -142,6 +143,7 @@ class ShareGroup:
         self.targets: dict[str, Assignment] = {}
         self.initializing: dict[UUID, frozenset[int]] = {}
         self.initialized: dict[UUID, frozenset[int]] = {}
+        self._has_state_record = False
         self.deadlines: Deadlines[str] = Deadlines()
         self._due: list[str] = []
         self._asked_at_ms: dict[UUID, float] = {}
@@ -168,7 +170,7 @@ class ShareGroup:
     @property
     def is_unused(self) -> bool:
         """Whether the log has no record of the group."""
-        return not self.epoch and not self.members and not self.initializing and not self.initialized
+        return not self.epoch and not self.members and not self._has_state_record
 
     @property
     def may_expire(self) -> bool:
@@ -418,10 +420,7 @@ class ShareGroup:
                 wanted[topic] = missing
                 self._asked_at_ms[topic] = now_ms
         if any(numbers - self.initializing.get(topic, frozenset()) for topic, numbers in wanted.items()):
-            initializing = {
-                topic: self.initializing.get(topic, frozenset()) | wanted.get(topic, frozenset())
-                for topic in (*self.initializing, *wanted)
-            }
+            initializing = _joined(self.initializing, wanted)
             outcome.records.append(self._state_record(initializing, self.initialized))
         return wanted
 
@@ -450,20 +449,23 @@ class ShareGroup:
                 topic: numbers - event.partitions.get(topic, frozenset())
                 for topic, numbers in self.initializing.items()
             }
-            initialized = {
-                topic: self.initialized.get(topic, frozenset()) | event.partitions.get(topic, frozenset())
-                for topic in (*self.initialized, *event.partitions)
-            }
+            initialized = _joined(self.initialized, event.partitions)
             outcome.records.append(self._state_record(initializing, initialized))
         return outcome
 
     # ---- offsets
 
     def _change_offsets(self, event: OffsetsChange) -> StepOutcome:
-        """Begin an epoch, which fences the state of before. Raises NonEmptyGroup."""
+        """Record the partitions whose state begins. Raises NonEmptyGroup.
+
+        The epoch has risen since the last member left, which fences the leaders that serve the former state.
+        """
         self._check_empty()
-        outcome = StepOutcome(replies=[Reply(event.token, self.epoch + 1)])
-        outcome.records.append(epoch_record(self.group_id, self.epoch + 1, self.metadata_hash))
+        outcome = StepOutcome(replies=[Reply(event.token, self.epoch)])
+        if event.partitions:
+            outcome.records.append(
+                self._state_record(_joined(self.initializing, event.partitions), self.initialized)
+            )
         return outcome
 
     def _offsets_deleted(self, event: OffsetsDeleted) -> StepOutcome:
@@ -495,7 +497,7 @@ class ShareGroup:
             for member_id in self.members
             for tombstone in member_tombstones(self.group_id, member_id)
         ]
-        if self.initializing or self.initialized:
+        if self._has_state_record:
             of_state = stored.ShareGroupStatePartitionMetadataKey(group_id=self.group_id)
             records.append(KindRecord(self.group_id, of_state, None))
         keys = (stored.ShareGroupTargetAssignmentMetadataKey, stored.ShareGroupMetadataKey)
@@ -522,6 +524,7 @@ class ShareGroup:
             case stored.ShareGroupCurrentMemberAssignmentKey():
                 self._replay_assignment(key.member_id, value)
             case stored.ShareGroupStatePartitionMetadataKey():
+                self._has_state_record = value is not None
                 self.initializing = {} if value is None else partitions_of(value.initializing_topics)
                 self.initialized = {} if value is None else partitions_of(value.initialized_topics)
 
@@ -550,6 +553,14 @@ class ShareGroup:
             )
         elif member_id in self.members:
             self.members[member_id] = replace(member, epoch=0, previous_epoch=0, assigned=NOTHING)
+
+
+def _joined(present: Assignment, others: Assignment) -> dict[UUID, frozenset[int]]:
+    """Return the partitions of both."""
+    return {
+        topic: present.get(topic, frozenset()) | others.get(topic, frozenset())
+        for topic in (*present, *others)
+    }
 
 
 def _updated(member: ShareMember, event: ShareHeartbeat) -> ShareMember:
