@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,13 +14,15 @@ import pytest
 from ottla.broker.api import share_fetch
 from ottla.broker.api.testing import FakeSession
 from ottla.broker.requests.context import RequestContext
+from ottla.broker.share.hosting import HostedSharePartition
+from ottla.broker.share.partition import Acknowledgement
 from ottla.broker.share.state import SharePartitionKey
 from ottla.broker.testing import BrokerThread
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.producer import Producer
 from ottla.protocol.api import ApiKey, RequestHeader
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, NotLeaderOrFollower
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.protocol.messages.share_sessions import (
     AcknowledgementBatch,
@@ -41,6 +44,7 @@ from ottla.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from ottla.protocol.records import iter_records, split_batches
+from ottla.protocol.topics import TopicPartition
 
 GROUP = "group"
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -161,6 +165,38 @@ async def produce(broker: BrokerThread, topic: str, *values: str) -> None:
     async with Producer(broker.bootstrap_servers) as producer:
         for value in values:
             await producer.send_and_wait(topic, value.encode())
+
+
+def test_the_outcome_of_an_acknowledgement_whose_client_has_gone_is_no_fault(broker: BrokerThread) -> None:
+    async def story() -> None:
+        async with connected(broker) as connection:
+            topic_id = await new_topic(broker, connection, "unheard")
+            await produce(broker, "unheard", "a")
+            await Member(connection, "one", topic_id).take()
+            assert broker.broker is not None
+            partitions = broker.broker.services.share().partitions
+            key = SharePartitionKey(GROUP, topic_id, 0)
+            hosted = partitions.get(key, TopicPartition("unheard", 0))
+            assert hosted is not None
+
+            assert await asyncio.to_thread(broker.call, complaints_about(hosted), 60) == []
+
+    async def complaints_about(hosted: HostedSharePartition) -> list[str]:
+        """Lose the leadership while an acknowledgement is written for which nobody waits."""
+        loop, complaints = asyncio.get_running_loop(), list[str]()
+        before = loop.get_exception_handler()
+        loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
+        settled = hosted.acknowledge("one", [Acknowledgement(0, 0, [ACCEPT])])
+        hosted.fail(NotLeaderOrFollower())
+        assert settled is not None
+        assert settled.done()
+        del settled
+        await asyncio.sleep(0)
+        gc.collect()
+        loop.set_exception_handler(before)
+        return complaints
+
+    asyncio.run(story())
 
 
 def test_members_share_the_records_of_one_partition(broker: BrokerThread) -> None:

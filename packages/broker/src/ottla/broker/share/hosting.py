@@ -300,6 +300,8 @@ class HostedSharePartition:
         if write is None:
             return None
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A client that has gone asks for no outcome, and asyncio would log its error as one nobody saw.
+        settled.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._put(write, settled)
         return settled
 
