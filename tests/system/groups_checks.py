@@ -219,10 +219,9 @@ def _complaints(given: Sequence[Delivery], limits: ShareLimits) -> Iterable[str]
         yield "was never accepted, and given as often as allowed: LOST"
     if any(each.count > limits.deliveries for each in given):
         yield f"was delivered more often than {limits.deliveries} times"
-    for first in confirmed:
-        if any(_is_after(each, first, limits) for each in given if each is not first):
-            yield "was given again AFTER it was accepted"
-            return
+    if _after_acceptance(given, confirmed, limits):
+        yield "was given again AFTER it was accepted"
+        return
     by_count = sorted(given, key=lambda each: (each.count, each.at_us))
     for before, after in itertools.pairwise(by_count):
         is_same = before.count == after.count
@@ -231,14 +230,27 @@ def _complaints(given: Sequence[Delivery], limits: ShareLimits) -> Iterable[str]
             return
 
 
-def _is_after(delivery: Delivery, accepted: Delivery, limits: ShareLimits) -> bool:
-    """Whether a delivery cannot be from before a record was accepted.
+def _after_acceptance(given: Sequence[Delivery], confirmed: Sequence[Delivery], limits: ShareLimits) -> bool:
+    """Whether a record was given again though it was accepted.
 
-    What is given late may wait in a member's buffer, for as long as a lock lasts.
+    What is given late may wait in a member's buffer, for as long as a lock lasts, or come from a leader that
+    was stopped and does not know of its successor: of records that are locked, only the share coordinator
+    knows nothing. Acknowledgements to such a leader are refused.
     """
-    is_later = delivery.at_us > accepted.answered_us
-    return is_later and (
-        delivery.count > accepted.count or delivery.at_us > accepted.answered_us + 2 * limits.lock_us
+    return any(
+        again is not accepted
+        and again.at_us > accepted.answered_us
+        and _cannot_be_late(again, accepted, limits)
+        for accepted in confirmed
+        for again in given
+    )
+
+
+def _cannot_be_late(again: Delivery, accepted: Delivery, limits: ShareLimits) -> bool:
+    if again.answer == "confirmed" or again.at_us > accepted.answered_us + 2 * limits.lock_us:
+        return True
+    return again.count > accepted.count and not limits.is_explained(
+        accepted.at_us - limits.lock_us, again.at_us
     )
 
 
@@ -248,9 +260,16 @@ def fates(found: Mapping[Place, Sequence[Delivery]]) -> str:
     confirmed = sum(any(each.answer == "confirmed" for each in given) for given in found.values())
     released = sum(each.released for given in found.values() for each in given)
     most = max((each.count for given in found.values() for each in given), default=0)
+    late = sum(
+        any(again.at_us > each.answered_us and again.count > each.count for again in given)
+        for given in found.values()
+        for each in given
+        if each.answer == "confirmed"
+    )
     return (
         f"{confirmed:,} records confirmed, {len(found) - confirmed:,} whose answer was lost; "
-        f"{total:,} deliveries, {released:,} released, the greatest delivery count {most}"
+        f"{total:,} deliveries, {released:,} released, the greatest delivery count {most}; "
+        f"{late} given by a deposed leader after they were accepted"
     )
 
 

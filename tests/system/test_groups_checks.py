@@ -127,6 +127,14 @@ def test_a_leader_that_changes_explains_an_equal_delivery_count() -> None:
     assert shared(twice, ((1_000, 1_900), (4_001, 5_000)))
 
 
+def test_a_leader_that_does_not_know_its_successor_may_give_a_record_again_but_not_confirm_it() -> None:
+    found = [*accepted(0, 1, 2), ("n", "given 0 2 2 w 4")]
+
+    assert shared(lines(*found, ("n", "refused 0 2 NOT_LEADER_OR_FOLLOWER")), ((0, 100),)) == []
+    (complaint,) = shared(lines(*found, ("n", "confirmed 0 2")), ((0, 100),))
+    assert "was given again AFTER it was accepted" in complaint
+
+
 def test_a_plan_has_the_wanted_kills_and_is_drawn_by_its_seed() -> None:
     kinds, topics = (*KILLS, *PAUSES), ("a", "b")
 
