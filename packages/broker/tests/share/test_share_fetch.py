@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -14,8 +15,9 @@ import pytest
 from ottla.broker.api import share_fetch
 from ottla.broker.api.testing import FakeSession
 from ottla.broker.requests.context import RequestContext
-from ottla.broker.share.hosting import HostedSharePartition
-from ottla.broker.share.partition import Acknowledgement
+from ottla.broker.share.hosting import HostedSharePartition, ShareGroupTerms, SharePartitions
+from ottla.broker.share.in_flight import Acquired
+from ottla.broker.share.partition import Acknowledgement, Acquisition
 from ottla.broker.share.state import SharePartitionKey
 from ottla.broker.testing import BrokerThread
 from ottla.client.config import Address, ClientConfig
@@ -174,11 +176,9 @@ def test_the_outcome_of_an_acknowledgement_whose_client_has_gone_is_no_fault(bro
             await produce(broker, "unheard", "a")
             await Member(connection, "one", topic_id).take()
             assert broker.broker is not None
-            partitions = broker.broker.services.share().partitions
-            key = SharePartitionKey(GROUP, topic_id, 0)
+            key, partitions = SharePartitionKey(GROUP, topic_id, 0), broker.broker.services.share().partitions
             hosted = partitions.get(key, TopicPartition("unheard", 0))
             assert hosted is not None
-
             assert await asyncio.to_thread(broker.call, complaints_about(hosted), 60) == []
 
     async def complaints_about(hosted: HostedSharePartition) -> list[str]:
@@ -189,12 +189,53 @@ def test_the_outcome_of_an_acknowledgement_whose_client_has_gone_is_no_fault(bro
         settled = hosted.acknowledge("one", [Acknowledgement(0, 0, [ACCEPT])])
         hosted.fail(NotLeaderOrFollower())
         assert settled is not None
-        assert settled.done()
         del settled
         await asyncio.sleep(0)
         gc.collect()
         loop.set_exception_handler(before)
         return complaints
+
+    asyncio.run(story())
+
+
+def test_a_leader_that_lost_its_session_reads_the_state_again(broker: BrokerThread) -> None:
+    session_ids = [1]
+
+    async def take_as_leader(topic_id: UUID) -> list[list[Acquired]]:
+        """Acquire, lose the session, and acquire with the state that the coordinator has by then."""
+        assert broker.broker is not None
+        services = broker.broker.services
+        of_broker = services.share().partitions
+        partitions = SharePartitions(
+            environment=services.environment, persister=of_broker.persister, tasks=of_broker.tasks,
+            record_threads=services.record_threads, session_id=lambda: session_ids[-1],
+            terms=lambda _: ShareGroupTerms(auto_offset_reset="earliest"),
+        )  # fmt: skip
+        key, led = SharePartitionKey(GROUP, topic_id, 0), services.replicas.leader(TopicPartition("lost", 0))
+        first = await acquire(partitions.find(key, led))
+        accepted = partitions.find(key, led).acknowledge("one", [Acknowledgement(0, 0, [ACCEPT])])
+        assert accepted is not None
+        await accepted
+        session_ids.append(2)
+        with pytest.raises(NotLeaderOrFollower):
+            assert partitions.find(key, led).active
+        return [first, await acquire(partitions.find(key, led))]
+
+    async def acquire(hosted: HostedSharePartition) -> list[Acquired]:
+        loaded = asyncio.Event()
+        hosted.wait(loaded.set)
+        if hosted.core is None:
+            await loaded.wait()
+        hosted.stop_waiting(loaded.set)
+        asked = partial(Acquisition, "one", batch_size=1, max_records=10)
+        return (await hosted.deliver(asked, 1_000_000, at_least_one=True)).acquired
+
+    async def story() -> None:
+        async with connected(broker) as connection:
+            topic_id = await new_topic(broker, connection, "lost")
+            await produce(broker, "lost", "a", "b")
+            taken = await asyncio.to_thread(broker.call, take_as_leader(topic_id), 60)
+            assert taken == [[Acquired(0, 0, 1), Acquired(1, 1, 1)], [Acquired(1, 1, 1)]]
 
     asyncio.run(story())
 

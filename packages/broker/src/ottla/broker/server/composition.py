@@ -253,6 +253,7 @@ class Composition:
             peers=peers,
             record_threads=services.record_threads,
             tasks=tasks,
+            session_id=lambda: self.zookeeper.session_id,
         )
 
     def _client_quotas(self, configs: Configs) -> ClientQuotas:

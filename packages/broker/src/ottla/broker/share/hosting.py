@@ -1,8 +1,8 @@
 """The share partitions of this broker: one for each group that reads a partition which it leads.
 
-Each is loaded from its coordinator with the first fetch, for one leadership: the next leader, and the next
-epoch of this one, load it again. What members do is written to the coordinator, one write at a time; what
-comes meanwhile goes with the next.
+Each is loaded from its coordinator with the first fetch, for one leadership: the next leader, the next epoch
+of this one, and a broker that has lost its session, load it again. What members do is written to the
+coordinator, one write at a time; what comes meanwhile goes with the next.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class HostedSharePartition:
         """Those that have not looked since the last change."""
         self._shared = shared
         self._state_epoch = 0
+        self._session_id = shared.session_id()
         self._queue: list[tuple[StateWrite, asyncio.Future[None] | None]] = []
         self._is_writing = False
         self._is_watching = False
@@ -137,7 +138,10 @@ class HostedSharePartition:
 
     @property
     def _leads(self) -> bool:
-        return self.partition.leads and self.partition.leader_epoch == self.leader_epoch
+        # A broker that lost its session serves before it is told of leaders elected meanwhile: what is
+        # available here may be accepted there. The coordinator knows, when the state is read again.
+        is_same = self.partition.leader_epoch == self.leader_epoch
+        return is_same and self.partition.leads and self._shared.session_id() == self._session_id
 
     def _log_start_moved(self) -> None:
         if self.core is not None:
@@ -300,8 +304,7 @@ class HostedSharePartition:
         if write is None:
             return None
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # A client that has gone asks for no outcome, and asyncio would log its error as one nobody saw.
-        settled.add_done_callback(lambda done: done.cancelled() or done.exception())
+        settled.add_done_callback(lambda done: done.cancelled() or done.exception())  # its client may be gone
         self._put(write, settled)
         return settled
 
@@ -359,9 +362,8 @@ class HostedSharePartition:
         except KafkaError as error:
             return as_leader_error(error)
         except Exception:
-            # Members wait for the outcome, whatever it is.
             log.exception("state of a share partition not written", extra={"group": self.key.group_id})
-            return UnknownServerError()
+            return UnknownServerError()  # members wait for the outcome
         return None
 
     def _settle(
@@ -373,12 +375,8 @@ class HostedSharePartition:
         for write, settled in queued:
             if write.number:
                 has_more = self.core.persisted(write.number, now_ms, failed=error is not None) or has_more
-            if settled is None or settled.done():
-                continue
-            if error is None:
-                settled.set_result(None)
-            else:
-                settled.set_exception(error)
+            if settled is not None and not settled.done():
+                settled.set_result(None) if error is None else settled.set_exception(error)
         self._plan_expiry(self.core)
         if error is not None:
             self._shared.warn(self, error)
@@ -399,12 +397,14 @@ class SharePartitions:
         tasks: BackgroundTasks,
         record_threads: RecordThreads,
         terms: Callable[[str], ShareGroupTerms],
+        session_id: Callable[[], int],
     ) -> None:
-        """`terms` returns the settings of a group."""
+        """`terms` returns the settings of a group, `session_id` the id of the broker's ZooKeeper session."""
         self.clock = environment.clock
         self.persister = persister
         self.tasks = tasks
         self.terms = terms
+        self.session_id = session_id
         self.timers: Timers[HostedSharePartition] = Timers(environment, HostedSharePartition.expire)
         self._record_threads = record_threads
         self._hosted: dict[TopicPartition, dict[SharePartitionKey, HostedSharePartition]] = {}

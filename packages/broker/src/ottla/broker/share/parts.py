@@ -135,6 +135,7 @@ def make_share_parts(
     peers: Peers,
     record_threads: RecordThreads,
     tasks: BackgroundTasks,
+    session_id: Callable[[], int],
 ) -> ShareParts:
     """Make the parts and start them; `tasks` must be entered."""
     settings = config()
@@ -151,6 +152,7 @@ def make_share_parts(
         tasks=tasks,
         record_threads=record_threads,
         terms=ShareGroupSettings(config, group_settings),
+        session_id=session_id,
     )
     replicas.subscribe(coordinator)
     replicas.subscribe(partitions)
