@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from ottla.client.cluster import Cluster
 from ottla.client.group_metadata import OffsetAndMetadata
 from ottla.client.interceptors import Interceptors
 from ottla.consumer.config import ConsumerConfig
-from ottla.consumer.errors import ConsumerClosed, ConsumerStopped
 from ottla.consumer.fetch.prefetch import Prefetch
 from ottla.consumer.group.consumer_group import ConsumerGroup
+from ottla.consumer.main_task import MainTask
 from ottla.consumer.metrics import ConsumerMetrics
 from ottla.consumer.subscription_state import SubscriptionState
 from ottla.protocol.messages.metadata import MetadataResponse
 from ottla.protocol.topics import TopicPartition
-
-_NOT_OPEN = "the consumer is not open; use it inside `async with`"
 
 
 class ConsumerLifecycle:
@@ -41,10 +38,7 @@ class ConsumerLifecycle:
         self.metrics.lags = self.fetch.position_operations.lags
         self.group = self._make_group()
         self.subscriptions = SubscriptionState(self.cluster, config, self.fetch, self.group)
-        self._tasks: asyncio.TaskGroup | None = None
-        self._main: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
-        self._failure: BaseException | None = None
+        self._main = MainTask("ottla-consumer", self.cluster, self._run, self._ended)
 
     def _make_group(self) -> ConsumerGroup | None:
         if (config := self.config.group()) is None:
@@ -67,47 +61,13 @@ class ConsumerLifecycle:
 
         Raises what prevents the start: NoBrokerAvailable, NoSuchTopic, errors of authorization.
         """
-        if self.usable._main is not None:
-            raise ConsumerClosed("a consumer starts only once")
-        started = asyncio.get_running_loop().create_future()
-        self._main = asyncio.get_running_loop().create_task(self._run(started), name="ottla-consumer")
-        try:
-            await started
-        except BaseException:
-            await self.stop()
-            raise
+        await self._main.start()
 
     async def stop(self) -> None:
         """Commit finished records, leave the group, and close all connections."""
-        if self._main is None:
-            self._failure = ConsumerStopped("the consumer was closed")
-            return
-        self._stopping.set()
-        try:
-            await asyncio.shield(self._main)
-        except asyncio.CancelledError:
-            self._main.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._main
-            raise
+        await self._main.stop()
 
-    async def _run(self, started: asyncio.Future[None]) -> None:
-        try:
-            async with self.cluster, asyncio.TaskGroup() as tasks:
-                await self._run_parts(tasks, started)
-        except BaseExceptionGroup as group:
-            self._fail(group.exceptions[0] if len(group.exceptions) == 1 else group, started)
-        except asyncio.CancelledError:
-            self._fail(ConsumerClosed("the consumer was cancelled"), started)
-            raise
-        except Exception as error:
-            self._fail(error, started)
-        finally:
-            self._tasks = None
-            self._fail(ConsumerStopped("the consumer was closed"), started)
-
-    async def _run_parts(self, tasks: asyncio.TaskGroup, started: asyncio.Future[None]) -> None:
-        self._tasks = tasks
+    async def _run(self, tasks: asyncio.TaskGroup, ready: Callable[[], None]) -> None:
         await self.subscriptions.find_topics()
         running = self.fetch.start(tasks)
         if self.group is not None:
@@ -116,10 +76,9 @@ class ConsumerLifecycle:
             if self.group is not None and self.subscriptions.is_subscribed:
                 self.group.join()
                 timeout_s = self.config.client.default_api_timeout_ms / 1_000
-                await self.group.first_assignment(timeout_s, self._stopping)
-            if not started.done():
-                started.set_result(None)
-            await self._stopping.wait()
+                await self.group.first_assignment(timeout_s, self._main.stopping)
+            ready()
+            await self._main.stopping.wait()
             if self.group is not None:
                 await self.group.leave()
         finally:
@@ -128,11 +87,8 @@ class ConsumerLifecycle:
             if self.group is not None:
                 await self.group.close()
 
-    def _fail(self, error: BaseException, started: asyncio.Future[None]) -> None:
-        self._failure = self._failure or error
+    def _ended(self) -> None:
         self.fetch.delivery.suspend(self.fetch.positions.assigned)  # the next call must raise the failure
-        if not started.done():
-            started.set_exception(error)
         self.fetch.notifier.notify()
 
     # --- what the parts ask for
@@ -160,8 +116,7 @@ class ConsumerLifecycle:
     @property
     def usable(self) -> Self:
         """The consumer until it ends: topics may be chosen. Raises ConsumerStopped, or what ended it."""
-        if self._failure is not None:
-            raise self._failure
+        self._main.check_usable()
         return self
 
     @property
@@ -171,15 +126,14 @@ class ConsumerLifecycle:
         A request before or after that would wait for tasks that do not run, or open connections that nothing
         closes.
         """
-        if self.usable._tasks is None:
-            raise ConsumerClosed(_NOT_OPEN)
+        self._main.check_open()
         return self
 
     @property
     def tasks(self) -> asyncio.TaskGroup:
         """The task group of the running consumer."""
-        assert self._tasks is not None
-        return self._tasks
+        assert self._main.tasks is not None
+        return self._main.tasks
 
     def need_group(self) -> ConsumerGroup:
         """Return the group. Raises ValueError without `group_id`."""

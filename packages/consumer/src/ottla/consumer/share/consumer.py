@@ -15,7 +15,6 @@ from ottla.client.serialization import MOST_PREPARATIONS, Deserializer, Deserial
 from ottla.client.settings import config_from
 from ottla.consumer.argument_validation import to_record_limit
 from ottla.consumer.errors import (
-    ConsumerClosed,
     ConsumerStopped,
     RecordDeserializationFailed,
     RecordUnprepared,
@@ -23,6 +22,7 @@ from ottla.consumer.errors import (
 )
 from ottla.consumer.fetch.state_change_notifier import StateChangeNotifier
 from ottla.consumer.group.assigned_membership import AssignedMembership
+from ottla.consumer.main_task import MainTask
 from ottla.consumer.metrics import ShareConsumerMetrics
 from ottla.consumer.share.config import ShareConsumerConfig, UntypedShareConsumerSettings
 from ottla.consumer.share.errors import NotAcknowledged
@@ -33,7 +33,6 @@ from ottla.consumer.share.record import ShareBatch, ShareRecord
 from ottla.consumer.subscription import TopicFilter, subscription
 from ottla.protocol.topics import TopicPartition
 
-_NOT_OPEN = "the consumer is not open; use it inside `async with`"
 _POLL_EVERY_S = 0.05
 
 
@@ -289,68 +288,27 @@ class _Lifecycle:
             self.cluster, config, lambda: self._membership.member_id, self.assignment.owned,
             self._notifier, metrics,
         )  # fmt: skip
-        self._tasks: asyncio.TaskGroup | None = None
         self._joined: asyncio.Task[None] | None = None
-        self._main: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
-        self._failure: BaseException | None = None
+        self._main = MainTask("ottla-share-consumer", self.cluster, self._run, self._notifier.notify)
 
     # --- lifetime
 
     async def start(self) -> None:
         """Connect, and join the group."""
-        if self._failure is not None:
-            raise self._failure
-        if self._main is not None:
-            raise ConsumerClosed("a consumer starts only once")
-        loop = asyncio.get_running_loop()
-        started: asyncio.Future[None] = loop.create_future()
-        self._main = loop.create_task(self._run(started), name="ottla-share-consumer")
-        try:
-            await started
-        except BaseException:
-            await self.stop()
-            raise
+        await self._main.start()
 
     async def stop(self) -> None:
         """Send acknowledgements, release all other records, leave the group, and close all connections."""
-        if self._main is None:
-            self._failure = self._failure or ConsumerStopped("the consumer was closed")
-            return
-        self._stopping.set()
-        try:
-            await asyncio.shield(self._main)
-        except asyncio.CancelledError:
-            self._main.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._main
-            raise
+        await self._main.stop()
 
-    async def _run(self, started: asyncio.Future[None]) -> None:
-        try:
-            async with self.cluster, asyncio.TaskGroup() as tasks:
-                await self._run_parts(tasks, started)
-        except BaseExceptionGroup as group:
-            self._fail(group.exceptions[0] if len(group.exceptions) == 1 else group, started)
-        except asyncio.CancelledError:
-            self._fail(ConsumerClosed("the consumer was cancelled"), started)
-            raise
-        except Exception as error:
-            self._fail(error, started)
-        finally:
-            self._tasks = None
-            self._fail(ConsumerStopped("the consumer was closed"), started)
-
-    async def _run_parts(self, tasks: asyncio.TaskGroup, started: asyncio.Future[None]) -> None:
-        self._tasks = tasks
+    async def _run(self, tasks: asyncio.TaskGroup, ready: Callable[[], None]) -> None:
         fetching = tasks.create_task(self.fetcher.run())
         try:
             if self._is_subscribed:
                 self._join()
                 await self._first_assignment()
-            if not started.done():
-                started.set_result(None)
-            await self._stopping.wait()
+            ready()
+            await self._main.stopping.wait()
             await self._settle()
         finally:
             fetching.cancel()
@@ -362,7 +320,7 @@ class _Lifecycle:
         """Wait for the first assignment, within a timeout: the coordinator may be loading."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.config.client.default_api_timeout_ms / 1_000):
-                while not self._membership.is_stable and not self._stopping.is_set():
+                while not self._membership.is_stable and not self._main.stopping.is_set():
                     self._membership.polled()
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._membership.stable(), _POLL_EVERY_S)
@@ -385,18 +343,11 @@ class _Lifecycle:
             await self._membership.close()
             self._joined.cancel()
 
-    def _fail(self, error: BaseException, started: asyncio.Future[None]) -> None:
-        self._failure = self._failure or error
-        if not started.done():
-            started.set_exception(error)
-        self._notifier.notify()
-
     # --- what the consumer asks for
 
     def subscribe(self, topics: str | Iterable[str], pattern: str | TopicFilter | None) -> None:
         """Read topics instead of what was subscribed to before."""
-        if self._failure is not None:
-            raise self._failure
+        self._main.check_usable()
         wanted = subscription(topics, pattern)
         self.topics = wanted.names
         self._is_subscribed = True
@@ -405,23 +356,19 @@ class _Lifecycle:
 
     def unsubscribe(self) -> None:
         """Leave the group."""
-        if self._failure is not None:
-            raise self._failure
+        self._main.check_usable()
         self.topics = frozenset()
         self._is_subscribed = False
         self._membership.unsubscribe()
         self._notifier.notify()
 
     def _join(self) -> None:
-        if self._tasks is not None and self._joined is None:
-            self._joined = self._tasks.create_task(self._membership.run())
+        if self._main.tasks is not None and self._joined is None:
+            self._joined = self._main.tasks.create_task(self._membership.run())
 
     def check_open(self) -> None:
         """Raise what ended the consumer; ConsumerClosed before it starts."""
-        if self._failure is not None:
-            raise self._failure
-        if self._tasks is None:
-            raise ConsumerClosed(_NOT_OPEN)
+        self._main.check_open()
 
     async def next_fetched(self, deadline_s: float | None) -> FetchedRecords | None:
         """Wait for acquired records; None after the deadline. Raises what prevents reading."""
