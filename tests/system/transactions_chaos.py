@@ -1,12 +1,13 @@
 """Consume, transform, produce with transactions while clients, brokers and coordinators are killed.
 
-For each kind of client (Apache's Java client, confluent-kafka, kafka-python, aiokafka and ours) workers copy
-a source topic into a target of their own, exactly once; the offsets are committed with the transactions. One
-after the other a worker, a broker they write to, or the broker that coordinates their transactions is killed
-with SIGKILL and started again, a worker with the same transactional id. Readers of committed records follow
-the targets all the while. At the end these must hold: each target has the source's records, each once, in
-order; so has every reader been given them, at their offsets; the groups have committed the source's ends; no
-transaction is open anywhere, and a reader that begins now sees the same.
+For each kind of client (Apache's Java client of Kafka 3.9 and of 4.4, confluent-kafka, kafka-python, aiokafka
+and ours; that of Kafka 4.4 and ours use transactions of version 2) workers copy a source topic into a target
+of their own, exactly once; the offsets are committed with the transactions. One after the other a worker, a
+broker they write to, or the broker that coordinates their transactions is killed with SIGKILL and started
+again, a worker with the same transactional id. Readers of committed records follow the targets all the while.
+At the end these must hold: each target has the source's records, each once, in order; so has every reader
+been given them, at their offsets; the groups have committed the source's ends; no transaction is open
+anywhere, and a reader that begins now sees the same.
 
 python tests/system/transactions_chaos.py --kills 200 --seed 1
 python tests/system/transactions_chaos.py --clients java,ottla --kills 20 --brokers ottla,ottla,apache

@@ -16,9 +16,11 @@ from typing import Final, Self
 
 from peers.client_access import OPEN, Access
 from peers.java import compile_program
-from peers.maven import KAFKA_3, kafka_clients
+from peers.maven import KAFKA_3, KAFKA_4, kafka_clients
 
-KINDS: Final = ("java", "confluent", "kafka-python", "aiokafka", "ottla")
+KINDS: Final = ("java", "java-4", "confluent", "kafka-python", "aiokafka", "ottla")
+JAVA: Final = {"java": KAFKA_3, "java-4": KAFKA_4}
+"""The versions of Apache's Java client: that of Kafka 4 has transactions of version 2, as ours has."""
 ALONE: Final = frozenset({"aiokafka"})
 """Clients that commit offsets in the name of a group, not of its member: two would not be fenced."""
 HANGING: Final = frozenset({"kafka-python", "confluent"})
@@ -182,9 +184,10 @@ class Workers:
     def _command(self, kind: str, transactional_id: str, session_ms: int) -> list[str]:
         servers, source, partitions = self._common
         target, group = f"copy-{kind}", f"g-{kind}"
-        if kind == "java":
+        if kind in JAVA:
             login = self._access.java_options(self._folder / "worker.properties")
-            return java_command(servers, source, target, group, transactional_id, str(session_ms), *login)
+            arguments = (servers, source, target, group, transactional_id, str(session_ms), *login)
+            return java_command(*arguments, version=JAVA[kind])
         return [
             sys.executable, str(HERE / "transactions_worker.py"), "--kind", kind, "--servers", servers,
             "--source", source, "--target", target, "--group", group, "--id", transactional_id,
@@ -203,10 +206,10 @@ class Workers:
         self._tending.join(30)
 
 
-def java_command(*arguments: str) -> list[str]:
-    """Return the command of the worker of Apache's Java client."""
+def java_command(*arguments: str, version: str = KAFKA_3) -> list[str]:
+    """Return the command of the worker of a version of Apache's Java client."""
     program = HERE.parent / "interop" / "java" / "TransactionalCopier.java"
-    class_path = kafka_clients(KAFKA_3)
+    class_path = kafka_clients(version)
     classes = compile_program(program, class_path)
     return [
         "java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",

@@ -201,6 +201,18 @@ async def failed_attempts(callers: int) -> int:
         return broker.connections
 
 
+async def test_the_newest_feature_levels_that_open_connections_know_count() -> None:
+    async with ScriptedBroker() as older, ScriptedBroker() as newer, Pool(IMPATIENT) as pool:
+        older.features, older.features_epoch = {"f": 1, "gone": 1}, 6
+        newer.features, newer.features_epoch = {"f": 2}, 7
+        assert pool.feature_level("f") is None
+        for broker in (newer, older):
+            await pool.get(*parse_bootstrap_servers(broker.bootstrap_servers))
+        assert (pool.feature_level("f"), pool.feature_level("gone")) == (2, 0)
+        await pool.discard(*parse_bootstrap_servers(newer.bootstrap_servers))
+        assert (pool.feature_level("f"), pool.feature_level("gone")) == (1, 1)
+
+
 async def test_tasks_that_wait_for_an_attempt_to_connect_share_it() -> None:
     assert await failed_attempts(callers=5) == await failed_attempts(callers=1)
 

@@ -39,6 +39,10 @@ class Coordinator:
     producer_id: int = 9
     producer_epoch: int = 4
     registered: set[TopicPartition] = field(default_factory=set)
+    produce_version: int | None = None
+
+    def sends_to(self, partition: TopicPartition) -> None:
+        assert partition in self.registered
 
     def is_registered(self, partitions: Iterable[TopicPartition]) -> bool:
         return self.registered.issuperset(partitions)

@@ -321,6 +321,39 @@ async def test_the_next_transaction_does_not_get_into_the_one_that_lacks_its_mar
     assert plane.services.verification.asked == [ID] * 3
 
 
+@pytest.mark.parametrize("has_records", [True, False])
+async def test_the_marker_of_the_last_transaction_leaves_the_verification_of_the_next(
+    plane: DataPlane, *, has_records: bool
+) -> None:
+    """A coordinator answers for the next transaction when the last marker is written: here, and meanwhile."""
+    partition = await plane.lead()
+    if has_records:
+        assert await code_of(plane, transactional(b"a", epoch=4), version=JOINS) == 0
+        plane.services.verification.arrived.clear()
+    gate = plane.services.verification.gate = asyncio.Event()
+    early = asyncio.ensure_future(code_of(plane, transactional(b"b", epoch=5), version=JOINS))
+    await plane.services.verification.arrived.wait()
+    end(partition, epoch=5)
+
+    gate.set()
+
+    assert await early == ErrorCode.NONE
+    assert partition.log.last_stable_offset == partition.log.log_end_offset - 1
+
+
+async def test_the_marker_of_a_fence_takes_the_verification_of_what_it_fences(plane: DataPlane) -> None:
+    partition = await plane.lead()
+    gate = plane.services.verification.gate = asyncio.Event()
+    late = asyncio.ensure_future(code_of(plane, transactional(b"a", epoch=5), version=JOINS))
+    await plane.services.verification.arrived.wait()
+    end(partition, ControlType.ABORT, epoch=6)
+
+    gate.set()
+
+    assert await late == ErrorCode.INVALID_TXN_STATE
+    assert partition.log.last_stable_offset == partition.log.log_end_offset == 1
+
+
 async def test_a_batch_that_is_late_has_an_older_epoch_than_the_marker(plane: DataPlane) -> None:
     partition = await plane.lead()
     assert await code_of(plane, transactional(b"a", epoch=4), version=JOINS) == 0

@@ -70,6 +70,10 @@ class Connection:
         self._source_host = source_host
         self.config = config or ClientConfig()
         self.versions: Mapping[int, VersionRange] = {}
+        self.features: Mapping[str, int] = {}
+        """The levels of the cluster's features that the broker knew as the connection began (KIP-584)."""
+        self.features_epoch = -1
+        """How often these levels had changed by then; -1 where the broker does not know any."""
         self._wire: WireProtocol | None = None
         self._slots = asyncio.Semaphore(self.config.max_in_flight_requests_per_connection)
         self._correlation_id = 0
@@ -316,6 +320,8 @@ class Connection:
         if response.error_code != ErrorCode.NONE:
             raise error_for(response.error_code)
         self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        self.features_epoch = response.finalized_features_epoch
 
     async def _first_versions(self) -> ApiVersionsResponse | None:
         """Send ApiVersions; return None for a broker older than 0.10, which closes the connection at it.

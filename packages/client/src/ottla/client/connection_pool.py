@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar
 
@@ -83,6 +84,16 @@ class Pool:
         pooled = self._pooled.get(address)
         connection = None if pooled is None else pooled.connection
         return connection if connection is not None and connection.is_open else None
+
+    def feature_level(self, name: str) -> int | None:
+        """Return the level of a feature in the newest levels that open connections began with.
+
+        0 without the feature, None without a connection.
+        """
+        held = (pooled.connection for pooled in self._pooled.values())
+        opened = (connection for connection in held if connection is not None and connection.is_open)
+        newest = max(opened, key=attrgetter("features_epoch"), default=None)
+        return None if newest is None else newest.features.get(name, 0)
 
     def is_connected(self, address: Address) -> bool:
         """Return whether `get` would return an open connection at once."""

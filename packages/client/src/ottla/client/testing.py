@@ -13,7 +13,12 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from ottla.protocol.api import ApiKey, decode_request_header, request_class, response_header
-from ottla.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ottla.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+)
 from ottla.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -40,6 +45,9 @@ class ScriptedBroker:
         self.port = 0
         self.requests: list[tuple[Message, int]] = []
         self.connections = 0
+        self.features: dict[str, int] = {}
+        """The levels of the cluster's features; those of connections that are open stay as they were."""
+        self.features_epoch = 0
         self._limits = versions or {}
         self._responders: dict[int, Callable[[Message], Message | None]] = {}
         self._ignored: set[int] = set()
@@ -92,7 +100,13 @@ class ScriptedBroker:
         keys = [
             ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in ranges.items()
         ]
-        return ApiVersionsResponse(api_keys=keys)
+        features = [
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in self.features.items()
+        ]
+        return ApiVersionsResponse(
+            api_keys=keys, finalized_features_epoch=self.features_epoch, finalized_features=features
+        )
 
     def metadata(self, *topics: str, partitions: int = 1, leader: int = NODE_ID) -> MetadataResponse:
         """Make a response in which this broker leads all partitions of the topics."""

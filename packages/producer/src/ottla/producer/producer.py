@@ -348,7 +348,7 @@ class Producer(SendMethods[K_contra, V_contra]):
 
     async def begin_transaction(self) -> None:
         """Begin a transaction. Raises TransactionError inside another, or without `transactional_id`."""
-        self._transactions.begin()
+        await self._transactions.begin()
 
     async def commit_transaction(self) -> None:
         """Write everything that was sent, and commit it.

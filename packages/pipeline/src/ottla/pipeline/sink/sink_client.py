@@ -20,9 +20,11 @@ from ottla.pipeline.sink.tasks import PendingTransaction, TaskIdentity
 from ottla.pipeline.spark_workers import ProcessCache
 from ottla.producer import Producer, ProducerLost, TransactionFailed, end_prepared
 from ottla.producer.config import ProducerConfig
+from ottla.producer.transactions.prepared_transaction import SECOND_VERSION
 from ottla.protocol.errors import (
     InvalidProducerEpoch,
     InvalidTransactionTimeout,
+    InvalidTxnState,
     KafkaError,
     ProducerFenced,
     TransactionalIdAuthorizationFailed,
@@ -141,7 +143,10 @@ async def _ended(cluster: Cluster, pending: PendingTransaction, committed: bool)
     transaction = pending.transaction
     try:
         await end_prepared(cluster, transaction, committed=committed)
-    except ProducerFenced as error:
+    except (ProducerFenced, InvalidTxnState) as error:
+        # A commit of version 2 does not tell the coordinator's abort from that of another attempt.
+        if isinstance(error, InvalidTxnState) and not (committed and transaction.version == SECOND_VERSION):
+            return error
         late = WaitedTooLong(transaction.transactional_id, pending.timeout_ms)
         late.__cause__ = error
         return late

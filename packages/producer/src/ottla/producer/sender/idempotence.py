@@ -40,8 +40,15 @@ class TransactionCoordinator(Protocol):
     @property
     def producer_epoch(self) -> int: ...
 
+    @property
+    def produce_version(self) -> int | None:
+        """The version of Produce that the transaction needs; None: any."""
+
+    def sends_to(self, partition: TopicPartition) -> None:
+        """Note that a batch is about to be sent to a partition."""
+
     def is_registered(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether all of these partitions are registered."""
+        """Whether all of these partitions are registered, or need not be."""
 
     async def register(self, partitions: Iterable[TopicPartition]) -> None:
         """Register partitions, before anything is written to them."""
@@ -75,6 +82,11 @@ class Idempotence:
         """How many batches of a partition may be in flight at once."""
         most = self._config.client.max_in_flight_requests_per_connection
         return min(most, _BROKER_RECOGNIZES) if self._idempotent else 1
+
+    @property
+    def produce_version(self) -> int | None:
+        """The version of Produce that the transaction needs; None: any."""
+        return None if self._coordinator is None else self._coordinator.produce_version
 
     def is_ready(self, batches: Sequence[Batch]) -> bool:
         """Whether batches can be numbered now: `prepare` would send no request."""
@@ -111,6 +123,7 @@ class Idempotence:
         coordinator = self._coordinator
         if coordinator is not None:
             self._sequences.continue_as(coordinator.producer_id, coordinator.producer_epoch)
+            coordinator.sends_to(batch.partition)
         base = self._sequences.take(batch.partition, batch.record_count)
         batch.write_header(
             self._config.codec_for(batch.partition.topic),

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+from ottla.client.api_versions import choose_version
 from ottla.client.cluster import Cluster
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientError, UnsupportedByBroker
@@ -41,6 +42,7 @@ _MAGIC_BY_VERSION: Final = {0: 0, 1: 0, 2: 1}
 class ProduceExchange:
     """Sends Produce requests and ends their batches.
 
+    `required_version` returns the version of Produce that a transaction needs, or None.
     `on_end` is called with the batches of a request when it ended, and again when those did that its response
     left in flight. `on_bug` is called with an exception that is no error of a request; it must not raise.
     """
@@ -53,6 +55,7 @@ class ProduceExchange:
         completion: BatchCompletion,
         *,
         now_ms: Callable[[], float],
+        required_version: Callable[[], int | None] = lambda: None,
         on_end: Callable[[Sequence[Batch]], None],
         on_bug: Callable[[Exception], None],
     ) -> None:
@@ -61,6 +64,7 @@ class ProduceExchange:
         self._metrics = metrics
         self._completion = completion
         self._now_ms = now_ms
+        self._required_version = required_version
         self._on_end, self._on_bug = on_end, on_bug
         self._encoder = ProduceEncoder(config)
         self._may_repeat = config.required_acks != 0
@@ -99,7 +103,7 @@ class ProduceExchange:
         if connection is None or self._tasks_of_leaders[leader] or not self._may_repeat:
             return False
         try:
-            version = connection.version_for(ProduceRequest)
+            version = self._version(connection)
         except UnsupportedByBroker:
             return False  # the task reports it
         if not FIRST_VERSION <= version <= LAST_VERSION:
@@ -109,6 +113,13 @@ class ProduceExchange:
             return False
         self._count(batches, request.began_ms)
         return True
+
+    def _version(self, connection: Connection) -> int:
+        """Return the version of the transaction, else the highest. Raises UnsupportedByBroker."""
+        needed = self._required_version()
+        if needed is None:
+            return connection.version_for(ProduceRequest)
+        return choose_version(ProduceRequest, connection.versions, min_version=needed, max_version=needed)
 
     def encode(self, request: _RequestInFlight, correlation_id: int) -> list[bytes]:
         """Return the parts of a framed request."""
@@ -195,7 +206,8 @@ class ProduceExchange:
         if not self._may_repeat:
             await connection.send_unanswered(request)
             return unanswered(batches)
-        response = await connection.send(request, ProduceResponse)
+        needed = self._required_version()
+        response = await connection.send(request, ProduceResponse, min_version=needed, max_version=needed)
         self._metrics.answered(self._now_ms() - began_ms, response.throttle_time_ms)
         return responses_by_partition(response)
 

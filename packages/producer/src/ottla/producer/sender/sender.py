@@ -86,6 +86,7 @@ class Sender:
             metrics,
             completion,
             now_ms=now_ms,
+            required_version=lambda: idempotence.produce_version,
             on_end=self._request_ended,
             on_bug=self._failed,
         )

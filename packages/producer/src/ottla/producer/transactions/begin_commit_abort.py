@@ -48,9 +48,9 @@ class Transactions:
         self._pending = pending
         self._batches = batches
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Begin a transaction, and admit records."""
-        self._required.begin()
+        await self._required.begin()
         self._admission.update()
 
     async def commit(self) -> None:

@@ -4,6 +4,10 @@ Partitions and groups are registered with the coordinator before anything is wri
 where to write the transaction's end. A request is repeated while the coordinator is busy, loading or moved;
 each may be repeated safely. An abort repeats the registrations that were not answered, and then ends the
 transaction: without that, one that the coordinator has begun would stay open until it fences the producer.
+
+In version 2 of transactions (KIP-890) brokers register what is written to them, and the end of a transaction
+brings the epoch of the next one. A transaction has the version that the cluster had at its begin. The first
+one of version 2 after one of version 1 gets a new epoch before: late requests of that one would join it.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from ottla.client.group_metadata import GroupMetadata, OffsetAndMetadata
 from ottla.client.retry import Backoff, retrying
 from ottla.producer.metrics import ProducerMetrics
 from ottla.producer.transactions.prepared_transaction import (
+    SECOND_VERSION,
     PreparedTransaction,
     end_prepared,
     raise_of_coordinator,
@@ -57,8 +62,11 @@ from ottla.protocol.topics import TopicPartition
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
-# Version 4 and later are for requests between brokers.
+# Later versions are for requests between brokers.
 _ADD_PARTITIONS_FOR_CLIENTS = 3
+_FEATURE = "transaction.version"
+_PRODUCE_FOR_SECOND_VERSION = 12
+_OFFSETS_FOR_SECOND_VERSION = 5
 # By then a coordinator has usually written the end of the last transaction.
 _SOON_MS = 20
 _ERRORS_OF_PARTITIONS = (
@@ -107,11 +115,33 @@ class TransactionCoordinatorClient:
         self.state = TransactionState()
         self._registering = asyncio.Lock()  # the last one may belong to another event loop
         await self._obtain_epoch(keep=False)
+        self.state.version = self._served_version()
         self.state.to(Phase.IDLE, "start")
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Begin a transaction. The coordinator begins it with the first registered partition."""
+        try:
+            if self.state.phase is Phase.IDLE:
+                await self._choose_version()
+        except (ClientError, KafkaError) as error:
+            if is_fatal(error):
+                self.state.failed(error)
+            raise
         self.state.to(Phase.OPEN, "begin a transaction")
+
+    async def _choose_version(self) -> None:
+        async with self._registering:
+            served = self._served_version()
+            if self.state.phase is not Phase.IDLE:
+                return  # another task has begun one meanwhile
+            if served > self.state.version:
+                await self._obtain_epoch(keep=True)
+            self.state.version = served
+
+    def _served_version(self) -> int:
+        """Return the version of transactions that the cluster serves now, as far as its brokers said."""
+        level = self._cluster.pool.feature_level(_FEATURE)
+        return self.state.version if level is None else max(1, min(level, SECOND_VERSION))
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit offsets of a group with the transaction. Raises what the coordinators answer."""
@@ -120,7 +150,10 @@ class TransactionCoordinatorClient:
         if not offsets:
             return
         try:
-            await self._add_group(group)
+            if self.state.version == SECOND_VERSION:
+                self.state.registered_by_brokers([group.group_id])
+            else:
+                await self._add_group(group)
             await self._store_offsets(offsets, group)
         except (ClientError, KafkaError) as error:
             self.failed(error.__cause__ or error)
@@ -136,7 +169,7 @@ class TransactionCoordinatorClient:
         async with self._registering:
             self.state.to(Phase.COMMITTING, "commit")
         try:
-            await self._end(committed=True)
+            await self._commit()
         except (ClientError, KafkaError) as error:
             if is_fatal(error) or isinstance(error, TransactionAbortable):
                 self.state.failed(error)
@@ -144,13 +177,25 @@ class TransactionCoordinatorClient:
         self.state.to(Phase.IDLE, "commit")
         self._metrics.txn_commit_total += 1
 
+    async def _commit(self) -> None:
+        try:
+            await self._end(committed=True)
+        except InvalidTxnState as error:
+            # In version 2 the coordinator takes the request for the repetition of an end that this producer
+            # asked for, also after its own abort of what took too long. This producer asked for no abort.
+            if self.state.version == SECOND_VERSION:
+                raise ProducerFenced(self.transactional_id) from error
+            raise
+
     async def prepare(self) -> PreparedTransaction:
         """Return the transaction for `end_prepared`. The caller has flushed before."""
         async with self._registering:
             self.state.to(Phase.PREPARED, "prepare")
-        return PreparedTransaction(
-            self.transactional_id, self.producer_id, self.producer_epoch, self.state.is_empty
-        )
+        return self._prepared()
+
+    def _prepared(self) -> PreparedTransaction:
+        named = (self.transactional_id, self.producer_id, self.producer_epoch)
+        return PreparedTransaction(*named, self.state.is_empty, self.state.version)
 
     async def abort(self) -> None:
         """Abort at the coordinator. No batch is in flight; the caller may call again after a failure."""
@@ -171,8 +216,20 @@ class TransactionCoordinatorClient:
 
     # --- for the sender
 
+    @property
+    def produce_version(self) -> int | None:
+        """The version of Produce that the transaction needs; None: any."""
+        return _PRODUCE_FOR_SECOND_VERSION if self.state.version == SECOND_VERSION else None
+
+    def sends_to(self, partition: TopicPartition) -> None:
+        """Note that a batch is about to be sent to a partition: in version 2 that registers it."""
+        if self.state.version == SECOND_VERSION:
+            self.state.registered_by_brokers([partition])
+
     def is_registered(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether all of these partitions are registered with the coordinator."""
+        """Whether all of these partitions are registered with the coordinator, or are by being written to."""
+        if self.state.version == SECOND_VERSION:
+            return True
         return self.state.partitions.issuperset(partitions)
 
     async def register(self, partitions: Iterable[TopicPartition]) -> None:
@@ -191,9 +248,12 @@ class TransactionCoordinatorClient:
     async def meaning_of(self, rejection: KafkaError) -> Exception:
         """Return ProducerFenced for the rejection of a leader if the coordinator says so, else itself.
 
-        A leader that rejects the epoch does not prove it (KIP-588). The coordinator is asked to register a
-        partition that it has registered already.
+        A leader that rejects the epoch does not prove it in version 1 (KIP-588). The coordinator is asked to
+        register a partition that it has registered already. In version 2 a leader knows a newer epoch only if
+        the transaction was ended, and not by this producer.
         """
+        if self.state.version == SECOND_VERSION:
+            return ProducerFenced(self.transactional_id)
         async with self._registering:
             known = sorted(self.state.partitions)[:1]
             try:
@@ -208,7 +268,7 @@ class TransactionCoordinatorClient:
     def failed(self, error: BaseException, *, numbered: bool = False) -> None:
         """Note that a record of the transaction failed; `numbered`: its batch leaves a sequence gap."""
         self.state.gap = self.state.gap or numbered
-        self.state.failed(error)
+        self.state.failed(error, of_record=True)
 
     # --- requests
 
@@ -313,7 +373,10 @@ class TransactionCoordinatorClient:
             node_id = await self._cluster.coordinator(group.group_id, GROUP)
             try:
                 # Below version 3 there is no field for member and generation: only the epoch fences.
-                answer = await self._cluster.send(node_id, request, TxnOffsetCommitResponse)
+                version = _OFFSETS_FOR_SECOND_VERSION if self.state.version == SECOND_VERSION else None
+                answer = await self._cluster.send(
+                    node_id, request, TxnOffsetCommitResponse, min_version=version, max_version=version
+                )
             except ClientError:
                 self._cluster.forget_coordinator(group.group_id, GROUP)
                 raise
@@ -339,10 +402,12 @@ class TransactionCoordinatorClient:
             # The repetition was refused, and no earlier request was executed: no transaction is open.
 
     async def _end(self, *, committed: bool) -> None:
-        known = PreparedTransaction(
-            self.transactional_id, self.producer_id, self.producer_epoch, self.state.is_empty
+        following = await end_prepared(
+            self._cluster, self._prepared(), committed=committed, backoff=self._backoff
         )
-        await end_prepared(self._cluster, known, committed=committed, backoff=self._backoff)
+        if following is not None:
+            self.producer_id, self.producer_epoch = following
+            self.state.gap = False  # sequences begin at 0 in the new epoch
 
     async def _ask(
         self,

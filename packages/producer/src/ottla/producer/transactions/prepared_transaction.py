@@ -16,6 +16,9 @@ from ottla.protocol.errors import (
 )
 from ottla.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
 
+SECOND_VERSION = 2
+END_WITH_NEXT_EPOCH = 5
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
@@ -30,21 +33,29 @@ class PreparedTransaction:
     producer_epoch: int
     is_empty: bool = False
     """No record and no offset was sent: there is nothing to end."""
+    version: int = 1
+    """The version of transactions that it was written in: with 2 the epoch rises with each one (KIP-890)."""
+
+
+NextEpoch = tuple[int, int]
+"""The producer id and epoch of the next transaction."""
 
 
 async def end_prepared(
     cluster: Cluster, prepared: PreparedTransaction, *, committed: bool, backoff: Backoff | None = None
-) -> None:
+) -> NextEpoch | None:
     """Commit or abort a prepared transaction; may be called again with the same decision.
 
+    Returns the epoch of the next transaction if that is another one, as in version 2 of transactions.
     Raises ProducerFenced if the coordinator aborted it, or a producer with the same id started;
-    InvalidTxnState if it was ended before with the other decision; InvalidProducerIdMapping if the
-    coordinator does not know the id (any more); TransactionalIdAuthorizationFailed; DeadlineExceeded if the
+    InvalidTxnState if it was ended before with the other decision, and for the commit in version 2 of
+    transactions also if the coordinator aborted it; InvalidProducerIdMapping if the coordinator does not know
+    the id (any more); TransactionalIdAuthorizationFailed; DeadlineExceeded if the
     coordinator did not answer within `default_api_timeout_ms`: then the transaction may be ended, or not.
     """
     if prepared.is_empty:
-        return
-    await retrying(
+        return None
+    return await retrying(
         f"{'committing' if committed else 'aborting'} the transaction",
         lambda: _end(cluster, prepared, committed),
         timeout_s=cluster.config.default_api_timeout_ms / 1_000,
@@ -52,7 +63,7 @@ async def end_prepared(
     )
 
 
-async def _end(cluster: Cluster, prepared: PreparedTransaction, committed: bool) -> None:
+async def _end(cluster: Cluster, prepared: PreparedTransaction, committed: bool) -> NextEpoch | None:
     key = prepared.transactional_id
     request = EndTxnRequest(
         transactional_id=key,
@@ -62,11 +73,15 @@ async def _end(cluster: Cluster, prepared: PreparedTransaction, committed: bool)
     )
     node_id = await cluster.coordinator(key, TRANSACTION)
     try:
-        answer = await cluster.send(node_id, request, EndTxnResponse)
+        version = END_WITH_NEXT_EPOCH if prepared.version == SECOND_VERSION else None
+        answer = await cluster.send(
+            node_id, request, EndTxnResponse, min_version=version, max_version=version
+        )
     except ClientError:
         cluster.forget_coordinator(key, TRANSACTION)
         raise
     raise_of_coordinator(cluster, key, answer.error_code)
+    return None if answer.producer_id < 0 else (answer.producer_id, answer.producer_epoch)
 
 
 def raise_of_coordinator(

@@ -138,6 +138,8 @@ class TransactionState:
     """Why it is FAILED or LOST."""
     gap: bool = False
     """A numbered batch failed, so that the producer needs a new epoch."""
+    version: int = 1
+    """The version of the transaction. In version 2 the brokers register what is written (KIP-890)."""
 
     @property
     def takes_records(self) -> bool:
@@ -184,9 +186,13 @@ class TransactionState:
             )
         raise TransactionError(f"cannot {doing}: the producer is {self.phase.value}")
 
-    def failed(self, error: BaseException) -> None:
-        """Note that a record or an offset of the transaction failed for good."""
-        if is_fatal(error):
+    def failed(self, error: BaseException, *, of_record: bool = False) -> None:
+        """Note that a record, an offset or the end of the transaction failed for good.
+
+        A leader that refuses a record as outside of the open transaction does not know the coordinator's
+        state: the abort finds out.
+        """
+        if is_fatal(error) and not (of_record and isinstance(error, InvalidTxnState)):
             self.phase, self.cause = Phase.LOST, error
         elif self.phase in (Phase.OPEN, Phase.FLUSHING, Phase.COMMITTING):
             self.phase, self.cause = Phase.FAILED, error
@@ -194,6 +200,14 @@ class TransactionState:
     def unregistered(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions that are not registered yet, sorted."""
         return sorted(set(partitions) - self.partitions)
+
+    def registered_by_brokers(self, what: Iterable[Registrable]) -> None:
+        """Note partitions or groups that are about to be written to: brokers register them."""
+        for named in what:
+            if isinstance(named, str):
+                self.has_offsets = True
+            else:
+                self.partitions.add(named)
 
     def asked(self, what: Iterable[Registrable]) -> None:
         """Note that a request to register partitions or groups is about to be sent."""

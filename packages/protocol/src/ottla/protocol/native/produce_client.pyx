@@ -30,7 +30,7 @@ cdef enum:
     MOST_JOINED_BYTES = 32768    # up to here a copy costs less than one more part to send
     MOST_BYTES_OF_LENGTH = 5
 
-FIRST_VERSION, LAST_VERSION = 3, 11
+FIRST_VERSION, LAST_VERSION = 3, 12
 
 
 def produce_request(
@@ -55,7 +55,7 @@ def produce_request(
 
 
 cdef int check_version(int version) except -1:
-    if not 3 <= version <= 11:
+    if not 3 <= version <= 12:
         raise ValueError(f"version {version} of Produce: {FIRST_VERSION} to {LAST_VERSION} are known here")
     return 0
 

@@ -372,12 +372,12 @@ class ProducerStates:
         self, header: BatchHeader, base_offset: int, marker: EndTransactionMarker, *, committed: bool
     ) -> CompletedTransaction | None:
         """Apply a marker that was appended; returns the transaction it ended, if that has records."""
+        self._drop_guard(header)
         producer = self._with_epoch(header)
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
         producer.last_timestamp_ms = header.max_timestamp
         first_offset = producer.transaction_start
         self.end_offset = base_offset + 1
-        self._guards.pop(header.producer_id, None)
         if first_offset == _NONE:
             return None
         producer.transaction_start = _NONE
@@ -385,6 +385,20 @@ class ProducerStates:
         completed = CompletedTransaction(producer.producer_id, first_offset, base_offset, not committed)
         self.unreplicated.append(completed)
         return completed
+
+    def _drop_guard(self, marker: BatchHeader) -> None:
+        """Take the guard of the transaction that a marker ends.
+
+        In version 2 a producer may begin the next transaction before this marker arrives, in its epoch. The
+        coordinator answers for that one once all markers are written: its guard stays.
+        """
+        guard = self._guards.get(marker.producer_id)
+        if guard is None:
+            return
+        producer = self._producers.get(marker.producer_id)
+        is_next = guard.epoch >= marker.producer_epoch and (producer is None or guard.epoch > producer.epoch)
+        if not (guard.joins and is_next):
+            del self._guards[marker.producer_id]
 
     def apply_marker(self, header: BatchHeader, base_offset: int, batch: Buffer) -> AbortedTransaction | None:
         """Apply a control batch that was appended; returns the index entry if it aborts a transaction."""
