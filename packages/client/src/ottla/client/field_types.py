@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Union, cast
 
 from ottla.client.config_definition import SettingError
 from ottla.client.serialization import (
+    check_deserializer,
     from_msgpack,
     from_str,
     imported,
@@ -147,6 +148,17 @@ def check_alone(given: Any, name: str, other: str, also: object) -> FieldType[An
         return field_type(given)
     except ValueError as error:
         raise SettingError(f"{name}: {error}") from error
+
+
+def check_deserializers(config: Any) -> None:
+    """Check how the frozen configuration of a consumer reads keys and values; make FieldTypes of its types.
+
+    Raises ValueError for a deserializer that is none, SettingError as `check_alone`.
+    """
+    for name, deserializer in (("key_type", "key_deserializer"), ("value_type", "value_deserializer")):
+        given = getattr(config, deserializer)
+        check_deserializer(given)
+        object.__setattr__(config, name, check_alone(getattr(config, name), name, deserializer, given))
 
 
 def without_none(kind: Any) -> tuple[Any, bool]:

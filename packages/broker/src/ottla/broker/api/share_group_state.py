@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ottla.broker.share.parts import ShareParts
 
 R = TypeVar("R", bound=Any)
+T = TypeVar("T")
 
 
 class Needs(Protocol):
@@ -40,13 +41,7 @@ async def initialize(
         return wire.PartitionResult(partition=key.partition)
 
     return wire.InitializeShareGroupStateResponse(
-        results=[
-            wire.InitializeStateResult(topic_id=topic.topic_id, partitions=partitions)
-            for topic in request.topics
-            for partitions in (
-                await _answers(request.group_id, topic, context, answer, wire.PartitionResult),
-            )
-        ]
+        results=await _of_topics(request, context, answer, wire.InitializeStateResult, wire.PartitionResult)
     )
 
 
@@ -66,13 +61,9 @@ async def read(
         )
 
     return wire.ReadShareGroupStateResponse(
-        results=[
-            wire.ReadStateResult(topic_id=topic.topic_id, partitions=partitions)
-            for topic in request.topics
-            for partitions in (
-                await _answers(request.group_id, topic, context, answer, wire.ReadStatePartitionResult),
-            )
-        ]
+        results=await _of_topics(
+            request, context, answer, wire.ReadStateResult, wire.ReadStatePartitionResult
+        )
     )
 
 
@@ -87,13 +78,7 @@ async def write(
         return wire.PartitionResult(partition=key.partition)
 
     return wire.WriteShareGroupStateResponse(
-        results=[
-            wire.WriteStateResult(topic_id=topic.topic_id, partitions=partitions)
-            for topic in request.topics
-            for partitions in (
-                await _answers(request.group_id, topic, context, answer, wire.PartitionResult),
-            )
-        ]
+        results=await _of_topics(request, context, answer, wire.WriteStateResult, wire.PartitionResult)
     )
 
 
@@ -118,13 +103,7 @@ async def delete(
         return wire.PartitionResult(partition=key.partition)
 
     return wire.DeleteShareGroupStateResponse(
-        results=[
-            wire.DeleteStateResult(topic_id=topic.topic_id, partitions=partitions)
-            for topic in request.topics
-            for partitions in (
-                await _answers(request.group_id, topic, context, answer, wire.PartitionResult),
-            )
-        ]
+        results=await _of_topics(request, context, answer, wire.DeleteStateResult, wire.PartitionResult)
     )
 
 
@@ -147,16 +126,26 @@ async def summarize(
         )
 
     return wire.ReadShareGroupStateSummaryResponse(
-        results=[
-            wire.ReadStateSummaryResult(topic_id=topic.topic_id, partitions=partitions)
-            for topic in request.topics
-            for partitions in (
-                await _answers(
-                    request.group_id, topic, context, answer, wire.ReadStateSummaryPartitionResult
-                ),
-            )
-        ]
+        results=await _of_topics(
+            request, context, answer, wire.ReadStateSummaryResult, wire.ReadStateSummaryPartitionResult
+        )
     )
+
+
+async def _of_topics(
+    request: Any,
+    context: RequestContext,
+    answer: Callable[[SharePartitionKey, Any], Awaitable[R]],
+    of_topic: Callable[..., T],
+    result: type[R],
+) -> list[T]:
+    return [
+        of_topic(
+            topic_id=topic.topic_id,
+            partitions=await _answers(request.group_id, topic, context, answer, result),
+        )
+        for topic in request.topics
+    ]
 
 
 async def _answers(

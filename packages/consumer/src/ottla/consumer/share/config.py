@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from ottla.client.config import ClientConfig, ClientSettings
-from ottla.client.field_types import check_alone
+from ottla.client.field_types import check_deserializers
 from ottla.client.interceptors import load
-from ottla.client.serialization import DeserializerSpec, check_deserializer
+from ottla.client.serialization import DeserializerSpec
 from ottla.client.settings import (
     Alias,
     SettingError,
@@ -91,11 +91,7 @@ class ShareConsumerConfig:
     def __post_init__(self) -> None:
         validate(self)
         object.__setattr__(self, "interceptors", load(self.interceptors))
-        check_deserializer(self.key_deserializer)
-        check_deserializer(self.value_deserializer)
-        for name, deserializer in (("key_type", "key_deserializer"), ("value_type", "value_deserializer")):
-            kind = check_alone(getattr(self, name), name, deserializer, getattr(self, deserializer))
-            object.__setattr__(self, name, kind)
+        check_deserializers(self)
         if not self.group_id:
             raise SettingError("a share consumer needs a group_id")
         check_string("group_id", self.group_id)
