@@ -66,6 +66,9 @@ class GroupApplication:
     def is_handling(self, partitions: Partitions) -> bool:
         return self.handles
 
+    def has_lost_records(self) -> bool:
+        return False
+
     def keeps(self, partitions: Iterable[TopicPartition]) -> bool:
         return self.membership.keeps_partitions and self.partitions.issuperset(partitions)
 

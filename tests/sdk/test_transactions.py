@@ -25,8 +25,10 @@ from ottla.producer import (
 )
 from ottla.producer import ProducerFenced as Fenced
 from ottla.protocol.errors import (
+    IllegalGeneration,
     InvalidTxnState,
     ProducerFenced,
+    StaleMemberEpoch,
     TransactionalIdAuthorizationFailed,
 )
 from ottla.protocol.topics import TopicPartition
@@ -362,6 +364,42 @@ async def test_offsets_are_committed_with_the_transaction_or_not_at_all(
             while not (found := await admin.groups.offsets(group, [partition])):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     assert [each.offset for each in found] == [9]
+
+
+@pytest.mark.parametrize("protocol", ["range", "cooperative-sticky", "consumer"])
+async def test_offsets_of_records_whose_partitions_were_taken_away_are_refused(
+    cluster: Cluster, topic: str, fresh: Callable[[str], str], protocol: str
+) -> None:
+    """Also where the member has the partitions again: it reads their records again."""
+    if protocol == "consumer" and cluster.kind != "ottla":
+        pytest.skip("Kafka 3.9 has it in preview only")
+    servers, group = cluster.bootstrap_servers, fresh("group")
+    async with Producer(servers) as plain:
+        for number in range(3):
+            await plain.send_and_wait(topic, b"%d" % number, partition=number)
+    settings: dict[str, Any] = {"group_id": group, "auto_offset_reset": "earliest", "handling_grace_ms": 0}
+    if protocol == "consumer":
+        settings["group_protocol"] = "consumer"
+    else:
+        settings |= {"partition_assignment_strategy": (protocol,), "heartbeat_interval_ms": 200}
+    async with (
+        Producer(servers, transactional_id=fresh("id")) as producer,
+        Consumer(topic, bootstrap_servers=servers, enable_auto_commit=False, **settings) as consumer,
+        asyncio.timeout(60),
+    ):
+        while len(found := await consumer.getmany(timeout_ms=1_000)) < 3:
+            await consumer.seek_to_beginning()
+        taken = {partition: records[-1].offset + 1 for partition, records in found.items()}
+        await producer.begin_transaction()
+        async with Consumer(topic, bootstrap_servers=servers, **settings):
+            while len(consumer.assignment()) == 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        while len(consumer.assignment()) != 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        with pytest.raises((IllegalGeneration, StaleMemberEpoch)):
+            await producer.send_offsets(taken, consumer.group_metadata())
+        await producer.abort_transaction()
+        assert await consumer.committed_offsets(taken) == {}
 
 
 async def test_consume_transform_produce_is_exactly_once_though_workers_are_killed(

@@ -413,7 +413,10 @@ class Consumer(Generic[K_co, V_co]):
         return dict(await self._lifecycle.opened.need_group().committed(wanted))
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the group metadata for a producer that commits offsets of the group in a transaction."""
+        """Return the group metadata for a producer that commits offsets of the group in a transaction.
+
+        Where partitions of the last records were taken away meanwhile, the coordinator refuses it: abort.
+        """
         return self._lifecycle.need_group().metadata()
 
     @property

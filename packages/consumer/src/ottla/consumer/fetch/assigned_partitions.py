@@ -19,6 +19,8 @@ Partitions = frozenset[TopicPartition]
 class PartitionDelivery(Protocol):
     """The part of record delivery that the assigned partitions use."""
 
+    has_lost_records: bool
+
     def suspend(self, partitions: Partitions) -> None:
         """Continue with other partitions, from the next record on."""
 
@@ -91,6 +93,10 @@ class AssignedPartitions:
     def is_handling(self, partitions: Partitions) -> bool:
         """Return whether the application has unfinished records of partitions."""
         return not partitions.isdisjoint(self._delivery.unfinished())
+
+    def has_lost_records(self) -> bool:
+        """Return whether a partition was taken away with unfinished records, until more are asked for."""
+        return self._delivery.has_lost_records
 
     def finished_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets up to which the application is finished: unfinished records do not count."""

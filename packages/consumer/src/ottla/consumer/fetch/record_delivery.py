@@ -65,6 +65,8 @@ class RecordDelivery(RecordIterator):
         self._check_open = check_open
         self._check_group = check_group
         self._unfinished: dict[TopicPartition, int] = {}
+        self.has_lost_records = False
+        """Whether a partition was unassigned while records of it, delivered last, were unfinished."""
         self._preparation_timeout_s = preparation_timeout_s
         self._preparations = 0
         self._prepared_for: tuple[TopicPartition, int] | None = None
@@ -201,6 +203,7 @@ class RecordDelivery(RecordIterator):
         self._check_open()
         self._polled = True
         self._last_cursor = None
+        self.has_lost_records = False
         if self._unfinished:
             self._unfinished.clear()
         if self._current_cursor is not None:
@@ -312,6 +315,7 @@ class RecordDelivery(RecordIterator):
     def unassign(self, partitions: frozenset[TopicPartition]) -> None:
         """Unassign partitions. Their unfinished records are forgotten, also if they are assigned again."""
         self.suspend(partitions)
+        self.has_lost_records |= not partitions.isdisjoint(self.unfinished())
         for partition in partitions:
             self._forget_unfinished(partition)
         self._positions.assign(self._positions.assigned - partitions)

@@ -75,6 +75,9 @@ class Application(Protocol):
     def is_handling(self, partitions: Partitions) -> bool:
         """Return whether the application has unfinished records of partitions."""
 
+    def has_lost_records(self) -> bool:
+        """Return whether a partition was taken away with unfinished records, until more are asked for."""
+
 
 class MemberMachine(Protocol[E_contra, F_co]):
     """The state machine of a member, as its shell uses it."""
@@ -116,6 +119,10 @@ class Participation(ABC, Generic[E, F]):
         self._coordinator = CoordinatorConnection(cluster, config.group_id)
         self._session = Session(config.session_timeout_ms)
         self._listener: Any = None
+        self._adopted_as: GroupMetadata | None = None
+        """The member as which the partitions were assigned."""
+        self._lost_as: GroupMetadata | None = None
+        """The member as which partitions were had whose unfinished records the application has."""
         self._inbox: asyncio.Queue[CommonEvent | E] = asyncio.Queue()
         self._tasks: asyncio.TaskGroup | None = None
         self._unstable_since_ms: float | None = None
@@ -147,7 +154,13 @@ class Participation(ABC, Generic[E, F]):
         """Return the member to commit for; None while the consumer is not in the group."""
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the group metadata for a producer that commits offsets of the group (KIP-447)."""
+        """Return the group metadata for a producer that commits offsets of the group (KIP-447).
+
+        They are those of an earlier generation, which the coordinator refuses, while the application has
+        records of it whose partitions were taken away: these are read again, maybe by the same member.
+        """
+        if self._lost_as is not None and self._application.has_lost_records():
+            return self._lost_as
         nobody = GroupMetadata(self.config.group_id, group_instance_id=self.config.group_instance_id)
         return self.committer() or nobody
 
@@ -279,6 +292,7 @@ class Participation(ABC, Generic[E, F]):
         self._application.hold(partitions)
         if effect.lost:
             self._log(logging.WARNING, "partitions were lost", partitions=sorted(partitions))
+            self._note_unfinished(partitions)
             await self._tell("lost", partitions)
             await self._call_application(self._application.lost(partitions))
         else:
@@ -286,10 +300,15 @@ class Participation(ABC, Generic[E, F]):
             if self._auto_commit is not None:
                 await self._auto_commit.commit(partitions, timeout_s=self._commit_timeout_s)
             await self._tell("revoked", partitions)
+            self._note_unfinished(partitions)
             await self._call_application(self._application.revoke(partitions))
         if self._auto_commit is not None:
             self._auto_commit.forget(partitions)
         self._inbox.put_nowait(Revoked())
+
+    def _note_unfinished(self, partitions: Partitions) -> None:
+        if self._application.is_handling(partitions):
+            self._lost_as = self._adopted_as
 
     async def _let_finish(self, partitions: Partitions) -> None:
         """Wait for unfinished records, within a bound: those that remain are read by two consumers."""
@@ -303,6 +322,7 @@ class Participation(ABC, Generic[E, F]):
 
     async def _adopt(self, effect: Adopt) -> None:
         await self._call_application(self._application.assign(effect.partitions, effect.added))
+        self._adopted_as = self.committer()
         await self._tell("assigned", effect.added)
         self._application.release(effect.added)
         self._inbox.put_nowait(Adopted())

@@ -90,3 +90,7 @@ class ShareAssignment:
     def is_handling(self, partitions: Partitions) -> bool:
         """Return false: acquired records may be acknowledged after their partition was unassigned."""
         return False
+
+    def has_lost_records(self) -> bool:
+        """Return false, for the same reason."""
+        return False
