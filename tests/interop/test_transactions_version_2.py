@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from ottla.admin import Admin
+from ottla.admin.features import Change
 from ottla.broker.testing import BrokerProcess
 from ottla.consumer import Consumer
 from ottla.producer import Producer
@@ -31,6 +32,7 @@ SETTINGS: Final = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 BOUND_S: Final = 120
+IDLE_S: Final = 1.0
 
 
 def kraft(folder: Path, level: int, settings: dict[str, str]) -> KraftKafka:
@@ -122,6 +124,45 @@ async def test_a_producer_whose_transaction_took_too_long_is_fenced(servers: str
         await open_too_long(servers, producer, "slow")
         with pytest.raises(ProducerFenced):
             await producer.send_offsets({TopicPartition("slow", 0): 1}, "slow-readers")
+
+
+async def rise(servers: str, producer: Producer) -> int:
+    """Do a transaction; return by how much the epoch of the producer has risen."""
+    name = producer.config.transactional_id
+    assert name is not None
+    async with Admin(servers) as admin:
+        before = (await admin.transactions.describe(name)).producer_epoch
+        async with producer.transaction():
+            await producer.send_and_wait("levels", b"x")
+        async with asyncio.timeout(BOUND_S):
+            while (now := await admin.transactions.describe(name)).state != "CompleteCommit":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    return now.producer_epoch - before
+
+
+@pytest.mark.parametrize("kind", ["kafka", "ottla"])
+async def test_one_producer_follows_the_level_of_the_feature(kind: str, tmp_path: Path) -> None:
+    """It goes up and down between two transactions, and the producer hears of it as it connects again."""
+    settings = {**SETTINGS, "connections.max.idle.ms": str(int(IDLE_S * 1_000))}
+    broker: KraftKafka | BrokerProcess
+    broker = kraft(tmp_path, 2, settings) if kind == "kafka" else BrokerProcess(tmp_path, settings)
+    with broker as running:
+        servers = running.bootstrap_servers
+        async with Admin(servers) as admin:
+            await admin.topics.create("levels", partitions=1)
+        async with Producer(servers, transactional_id="levels") as producer:
+            risen = [await rise(servers, producer)]
+            for level, expected in ((1, 0), (2, 2)):
+                change = Change.UPGRADE if level == 2 else Change.SAFE_DOWNGRADE
+                async with Admin(servers) as admin:
+                    await admin.features.update({"transaction.version": level}, change)
+                async with asyncio.timeout(BOUND_S):
+                    while (found := await rise(servers, producer)) != expected:  # noqa: ASYNC110
+                        await asyncio.sleep(2 * IDLE_S)  # the broker closes the connections
+                risen.append(found)
+            risen.append(await rise(servers, producer))
+
+    assert risen == [1, 0, 2, 1]
 
 
 async def test_an_empty_transaction_and_one_of_offsets_alone_end(servers: str) -> None:

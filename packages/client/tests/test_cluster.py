@@ -212,6 +212,12 @@ async def test_the_newest_feature_levels_that_open_connections_know_count() -> N
         await pool.discard(*parse_bootstrap_servers(newer.bootstrap_servers))
         assert (pool.feature_level("f"), pool.feature_level("gone")) == (1, 1)
 
+        older.drop_connections()
+        async with asyncio.timeout(30):
+            while pool.is_connected(*parse_bootstrap_servers(older.bootstrap_servers)):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert pool.feature_level("f") == 1, "as long as no other is open"
+
 
 async def test_tasks_that_wait_for_an_attempt_to_connect_share_it() -> None:
     assert await failed_attempts(callers=5) == await failed_attempts(callers=1)

@@ -88,11 +88,11 @@ class Pool:
     def feature_level(self, name: str) -> int | None:
         """Return the level of a feature in the newest levels that open connections began with.
 
-        0 without the feature, None without a connection.
+        Where none is open, the last ones count. 0 without the feature, None without a connection.
         """
-        held = (pooled.connection for pooled in self._pooled.values())
-        opened = (connection for connection in held if connection is not None and connection.is_open)
-        newest = max(opened, key=attrgetter("features_epoch"), default=None)
+        held = [pooled.connection for pooled in self._pooled.values() if pooled.connection is not None]
+        opened = [connection for connection in held if connection.is_open]
+        newest = max(opened or held, key=attrgetter("features_epoch"), default=None)
         return None if newest is None else newest.features.get(name, 0)
 
     def is_connected(self, address: Address) -> bool:
