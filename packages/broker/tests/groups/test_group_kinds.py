@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Awaitable, Generator, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -44,6 +44,7 @@ from ottla.protocol.errors import (
     GroupIdNotFound,
     GroupMaxSizeReached,
     InvalidRequest,
+    KafkaError,
     NotCoordinator,
     NotEnoughReplicas,
     NotLeaderOrFollower,
@@ -235,6 +236,54 @@ async def test_an_answer_without_records_waits_for_the_records_that_it_has_seen(
         store.release()
 
         assert await looked == ["a"]
+
+
+@in_virtual_time
+async def test_a_refusal_waits_for_the_records_that_it_has_seen() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store, kinds=CLUBS) as groups, asyncio.TaskGroup() as tasks:
+        await enter(groups, "a")
+        store.hold = True
+        tasks.create_task(enter(groups, "b"))
+        await asyncio.sleep(1)
+        refused = [
+            tasks.create_task(refusal(enter(groups, ""))),
+            tasks.create_task(
+                refusal(groups.offsets.commit("g", {TOPIC_0: offset(1)}, generation=2, version=9))
+            ),
+        ]
+        await asyncio.sleep(1)
+        assert not any(each.done() for each in refused)
+
+        store.release()
+
+        assert [await each for each in refused] == [ErrorCode.INVALID_REQUEST, ErrorCode.STALE_MEMBER_EPOCH]
+
+
+@in_virtual_time
+async def test_a_coordinator_whose_records_are_not_replicated_refuses_no_member_for_them() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store, kinds=CLUBS) as groups:
+        await enter(groups, "a")
+        store.hold = True
+        await asyncio.sleep(SESSION_MS / 1000 + 0.1)  # "a" is removed: so it seems to one that was deposed
+
+        refused = await asyncio.gather(
+            refusal(enter(groups, "")),
+            refusal(groups.offsets.commit("g", {TOPIC_0: offset(1)}, generation=2, version=9)),
+        )
+
+        assert list(refused) == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+
+
+async def refusal(request: Awaitable[Any]) -> ErrorCode:
+    """Return the error of a request, or that of the only partition in its answer."""
+    try:
+        answer = await request
+    except KafkaError as error:
+        return error.code
+    (code,) = answer.values()
+    return ErrorCode(code)
 
 
 @in_virtual_time

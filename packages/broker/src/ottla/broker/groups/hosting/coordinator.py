@@ -116,6 +116,9 @@ class GroupCoordinator:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             self._hosted.step_as(hosted, kind, replace(event, token=answer), may_replace=creates)
+        except KafkaError:
+            await self._hosted.until_committed(hosted)
+            raise
         finally:
             self._hosted.drop_if_unused(hosted)
         return await answer

@@ -36,6 +36,7 @@ from ottla.broker.groups.kinds import (
     NewGroup,
     NotWritten,
     Removed,
+    Reply,
     StepOutcome,
     Succeeded,
     TimePassed,
@@ -279,6 +280,17 @@ class HostedGroups:
             self.perform(hosted, before.step(Succeeded(), self.clock.monotonic_ms(), self.clock.now_ms()))
             for event in outcome.then:
                 self.step(hosted, event)
+
+    async def until_committed(self, hosted: HostedGroup) -> None:
+        """Wait until the last records of a group are committed. Raises the error of their write.
+
+        A coordinator that was deposed unnoticed removes members whose heartbeats its successor has got: it
+        must refuse nobody for that.
+        """
+        if hosted.behind is not None:
+            committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            hosted.behind.append(Reply(committed, None))
+            await committed
 
     async def _do(self, hosted: HostedGroup, work: Work) -> None:
         """Do the long work of a group, unless another coordinator takes the group over meanwhile."""

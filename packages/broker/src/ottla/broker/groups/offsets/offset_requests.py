@@ -82,6 +82,10 @@ class OffsetRequests:
         if error is ErrorCode.NONE:
             results = await self._commit(partition, hosted, offsets, producer)
         else:
+            try:
+                await groups.until_committed(hosted)
+            except KafkaError as failure:
+                error = failure.code
             results = dict.fromkeys(offsets, error)
         groups.drop_if_unused(hosted)
         return results
