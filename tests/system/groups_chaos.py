@@ -83,15 +83,15 @@ SETTINGS: Final = {
     "group.share.delivery.count.limit": str(DELIVERIES),
     "group.share.min.record.lock.duration.ms": "1000",
     "group.share.record.lock.duration.ms": str(LOCK_MS),
-    **{
-        f"group.{kind}.{setting}": value
-        for kind in ("share", "consumer")
-        for setting, value in (
-            ("min.heartbeat.interval.ms", "200"), ("heartbeat.interval.ms", "500"),
-            ("min.session.timeout.ms", "2000"), ("session.timeout.ms", "6000"),
-        )
-    },
-}  # fmt: skip
+    "group.share.min.heartbeat.interval.ms": "200",
+    "group.share.heartbeat.interval.ms": "500",
+    "group.share.min.session.timeout.ms": "2000",
+    "group.share.session.timeout.ms": "6000",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.consumer.heartbeat.interval.ms": "2000",
+    "group.consumer.min.session.timeout.ms": "2000",
+    "group.consumer.session.timeout.ms": "8000",
+}
 WRITERS: Final = ("confluent", "ottla")
 START_BOUND_S: Final = 300.0
 PROGRESS_BOUND_S: Final = 120.0

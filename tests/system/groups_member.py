@@ -30,6 +30,9 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 RELEASED_OF: Final = 16
 POLL_S: Final = 0.2
 AGAIN_S: Final = 0.5
+LIBRDKAFKA_STALL_MS: Final = 45_000
+"""librdkafka gives up a heartbeat after the heartbeat interval, and loses the assignment in an answer that is
+later: of brokers of Apache Kafka, too. Its coordinator removes it after this time, and it joins again."""
 
 
 class Journal:
@@ -221,6 +224,7 @@ def confluent_consume(
             "client.id": name, "enable.auto.commit": False, "auto.offset.reset": "earliest",
             "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "fetch.wait.max.ms": 100,
             "socket.timeout.ms": 5_000, "topic.metadata.refresh.interval.ms": 2_000, "log_level": 0,
+            "max.poll.interval.ms": LIBRDKAFKA_STALL_MS,
         }
     )  # fmt: skip
     consumer.subscribe(
