@@ -233,9 +233,9 @@ def _complaints(given: Sequence[Delivery], limits: ShareLimits) -> Iterable[str]
 def _after_acceptance(given: Sequence[Delivery], confirmed: Sequence[Delivery], limits: ShareLimits) -> bool:
     """Whether a record was given again though it was accepted.
 
-    What is given late may wait in a member's buffer, for as long as a lock lasts, or come from a leader that
-    was stopped and does not know of its successor: of records that are locked, only the share coordinator
-    knows nothing. Acknowledgements to such a leader are refused.
+    What is given late may have been acquired before: it waits in a member's buffer, or in an answer of a
+    leader that waits for the coordinator, for as long as a lock lasts. Locks are not persisted, and so end
+    when the leader changes. An acknowledgement below the start offset is taken, and changes nothing.
     """
     return any(
         again is not accepted
@@ -247,7 +247,7 @@ def _after_acceptance(given: Sequence[Delivery], confirmed: Sequence[Delivery], 
 
 
 def _cannot_be_late(again: Delivery, accepted: Delivery, limits: ShareLimits) -> bool:
-    if again.answer == "confirmed" or again.at_us > accepted.answered_us + 2 * limits.lock_us:
+    if again.at_us > accepted.answered_us + 2 * limits.lock_us:
         return True
     return again.count > accepted.count and not limits.is_explained(
         accepted.at_us - limits.lock_us, again.at_us
@@ -269,7 +269,7 @@ def fates(found: Mapping[Place, Sequence[Delivery]]) -> str:
     return (
         f"{confirmed:,} records confirmed, {len(found) - confirmed:,} whose answer was lost; "
         f"{total:,} deliveries, {released:,} released, the greatest delivery count {most}; "
-        f"{late} given by a deposed leader after they were accepted"
+        f"{late} given late, after they were accepted"
     )
 
 

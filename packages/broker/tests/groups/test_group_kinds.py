@@ -1,4 +1,7 @@
-"""Groups that are not classic on the coordinator: records, answers, deadlines, and requests of others."""
+"""Groups that are not classic on the coordinator: records, answers, deadlines, and requests of others.
+
+The module has over 500 lines because all of it is told of one kind of group, which is made here.
+"""
 
 from __future__ import annotations
 

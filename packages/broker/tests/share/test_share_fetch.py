@@ -1,10 +1,13 @@
-"""ShareFetch and ShareAcknowledge on a real broker: sessions, waits, locks, and bad input."""
+"""ShareFetch and ShareAcknowledge on a real broker: sessions, waits, locks, leaderships, and bad input.
+
+The module has over 500 lines because all of it is told by the same members on one broker.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -14,6 +17,8 @@ import pytest
 
 from ottla.broker.api import share_fetch
 from ottla.broker.api.testing import FakeSession
+from ottla.broker.replication.hosted_partition import HostedPartition
+from ottla.broker.replication.partition import Assignment
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.share.hosting import HostedSharePartition, ShareGroupTerms, SharePartitions
 from ottla.broker.share.in_flight import Acquired
@@ -198,37 +203,50 @@ def test_the_outcome_of_an_acknowledgement_whose_client_has_gone_is_no_fault(bro
     asyncio.run(story())
 
 
+def led_by(broker: BrokerThread, session_id: Callable[[], int]) -> SharePartitions:
+    """Make share partitions of a broker whose session is this one."""
+    assert broker.broker is not None
+    services = broker.broker.services
+    of_broker = services.share().partitions
+    return SharePartitions(
+        environment=services.environment, persister=of_broker.persister, tasks=of_broker.tasks,
+        record_threads=services.record_threads, session_id=session_id,
+        terms=lambda _: ShareGroupTerms(auto_offset_reset="earliest"),
+    )  # fmt: skip
+
+
+async def acquire(hosted: HostedSharePartition) -> list[Acquired]:
+    loaded = asyncio.Event()
+    hosted.wait(loaded.set)
+    if hosted.core is None:
+        await loaded.wait()
+    hosted.stop_waiting(loaded.set)
+    asked = partial(Acquisition, "one", batch_size=1, max_records=10)
+    return (await hosted.deliver(asked, 1_000_000, at_least_one=True)).acquired
+
+
+async def accept(hosted: HostedSharePartition, offset: int) -> None:
+    settled = hosted.acknowledge("one", [Acknowledgement(offset, offset, [ACCEPT])])
+    assert settled is not None
+    await settled
+
+
 def test_a_leader_that_lost_its_session_reads_the_state_again(broker: BrokerThread) -> None:
     session_ids = [1]
 
     async def take_as_leader(topic_id: UUID) -> list[list[Acquired]]:
         """Acquire, lose the session, and acquire with the state that the coordinator has by then."""
         assert broker.broker is not None
-        services = broker.broker.services
-        of_broker = services.share().partitions
-        partitions = SharePartitions(
-            environment=services.environment, persister=of_broker.persister, tasks=of_broker.tasks,
-            record_threads=services.record_threads, session_id=lambda: session_ids[-1],
-            terms=lambda _: ShareGroupTerms(auto_offset_reset="earliest"),
-        )  # fmt: skip
-        key, led = SharePartitionKey(GROUP, topic_id, 0), services.replicas.leader(TopicPartition("lost", 0))
+        partitions = led_by(broker, lambda: session_ids[-1])
+        led = broker.broker.services.replicas.leader(TopicPartition("lost", 0))
+        key = SharePartitionKey(GROUP, topic_id, 0)
         first = await acquire(partitions.find(key, led))
-        accepted = partitions.find(key, led).acknowledge("one", [Acknowledgement(0, 0, [ACCEPT])])
-        assert accepted is not None
-        await accepted
+        hosted = partitions.find(key, led)
+        await accept(hosted, 0)
         session_ids.append(2)
         with pytest.raises(NotLeaderOrFollower):
-            assert partitions.find(key, led).active
+            assert hosted.active
         return [first, await acquire(partitions.find(key, led))]
-
-    async def acquire(hosted: HostedSharePartition) -> list[Acquired]:
-        loaded = asyncio.Event()
-        hosted.wait(loaded.set)
-        if hosted.core is None:
-            await loaded.wait()
-        hosted.stop_waiting(loaded.set)
-        asked = partial(Acquisition, "one", batch_size=1, max_records=10)
-        return (await hosted.deliver(asked, 1_000_000, at_least_one=True)).acquired
 
     async def story() -> None:
         async with connected(broker) as connection:
@@ -236,6 +254,48 @@ def test_a_leader_that_lost_its_session_reads_the_state_again(broker: BrokerThre
             await produce(broker, "lost", "a", "b")
             taken = await asyncio.to_thread(broker.call, take_as_leader(topic_id), 60)
             assert taken == [[Acquired(0, 0, 1), Acquired(1, 1, 1)], [Acquired(1, 1, 1)]]
+
+    asyncio.run(story())
+
+
+def test_a_leader_goes_on_in_the_next_epoch_and_reads_the_state_again_after_others(
+    broker: BrokerThread,
+) -> None:
+    async def raise_epoch(led: HostedPartition, by: int) -> None:
+        assert broker.broker is not None
+        replicas, node = broker.broker.services.replicas, broker.broker.broker_id
+        new = Assignment(
+            controller_epoch=replicas.controller_epoch, leader=node, leader_epoch=led.leader_epoch + by,
+            partition_epoch=led.core.partition_epoch + 1, isr=(node,), replicas=(node,),
+        )  # fmt: skip
+        answers = await replicas.apply([(led.topic_partition, led.log.topic_id, new)])
+        assert answers == {led.topic_partition: ErrorCode.NONE}
+
+    async def lead(topic_id: UUID) -> list[Acquired]:
+        assert broker.broker is not None
+        partitions = led_by(broker, lambda: 1)
+        led = broker.broker.services.replicas.leader(TopicPartition("deaths", 0))
+        key = SharePartitionKey(GROUP, topic_id, 0)
+        hosted = partitions.find(key, led)
+        await acquire(hosted)
+
+        await raise_epoch(led, 1)  # another replica has died
+
+        assert partitions.find(key, led) is hosted
+        assert await acquire(hosted) == []
+        await accept(hosted, 0)
+
+        await raise_epoch(led, 2)  # there was another leader
+
+        assert partitions.find(key, led) is not hosted
+        return await acquire(partitions.find(key, led))
+
+    async def story() -> None:
+        async with connected(broker) as connection:
+            topic_id = await new_topic(broker, connection, "deaths")
+            await produce(broker, "deaths", "a", "b")
+            taken = await asyncio.to_thread(broker.call, lead(topic_id), 60)
+            assert taken == [Acquired(1, 1, 1)]
 
     asyncio.run(story())
 

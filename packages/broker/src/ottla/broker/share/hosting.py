@@ -1,8 +1,10 @@
 """The share partitions of this broker: one for each group that reads a partition which it leads.
 
-Each is loaded from its coordinator with the first fetch, for one leadership: the next leader, the next epoch
-of this one, and a broker that has lost its session, load it again. What members do is written to the
+Each is loaded from its coordinator with the first fetch, for one leadership: the next leader, this one after
+another, and a broker that has lost its session, load it again. What members do is written to the
 coordinator, one write at a time; what comes meanwhile goes with the next.
+
+The module has over 500 lines because fetches, acknowledgements and writes of a share partition end together.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class Delivered(NamedTuple):
 
 
 class HostedSharePartition:
-    """One share partition while this broker leads its partition, in one epoch."""
+    """One share partition while this broker leads its partition, in epochs that follow each other."""
 
     def __init__(self, key: SharePartitionKey, partition: HostedPartition, shared: SharePartitions) -> None:
         self.key = key
@@ -128,7 +130,7 @@ class HostedSharePartition:
     @property
     def active(self) -> SharePartition:
         """The state. Raises the error of a share partition that cannot serve."""
-        if self.error is None and not self._leads:
+        if self.error is None and not self.leads():
             self.fail(NotLeaderOrFollower())
         if self.error is not None:
             raise self.error
@@ -136,12 +138,18 @@ class HostedSharePartition:
             raise CoordinatorNotAvailable("the share partition is being loaded")
         return self.core
 
-    @property
-    def _leads(self) -> bool:
-        # A broker that lost its session serves before it is told of leaders elected meanwhile: what is
-        # available here may be accepted there. The coordinator knows, when the state is read again.
-        is_same = self.partition.leader_epoch == self.leader_epoch
-        return is_same and self.partition.leads and self._shared.session_id() == self._session_id
+    def leads(self) -> bool:
+        """Return whether this broker leads, and has led since the state was read.
+
+        The epoch rises also when another replica dies: what members hold here stays theirs. A broker that
+        lost its session serves before it is told of leaders elected meanwhile: what is available here may be
+        accepted there. The coordinator knows, when the state is read again.
+        """
+        epoch = self.partition.leader_epoch
+        if self.core is not None and epoch == self.leader_epoch + 1:
+            self.leader_epoch = epoch  # no other can have led in between
+        is_same = epoch == self.leader_epoch and self._shared.session_id() == self._session_id
+        return is_same and self.partition.leads
 
     def _log_start_moved(self) -> None:
         if self.core is not None:
@@ -261,7 +269,7 @@ class HostedSharePartition:
 
     def _log_changed(self) -> None:
         self._is_watching = False
-        if self.error is None and not self._leads:
+        if self.error is None and not self.leads():
             self.fail(NotLeaderOrFollower())
             return
         self._log_start_moved()
@@ -427,9 +435,7 @@ class SharePartitions:
         """Return a share partition of a partition that is led here; a new one begins to load."""
         of_partition = self._hosted.setdefault(partition.topic_partition, {})
         hosted = of_partition.get(key)
-        if hosted is not None and (
-            hosted.partition is not partition or hosted.leader_epoch != partition.leader_epoch
-        ):
+        if hosted is not None and (hosted.partition is not partition or not hosted.leads()):
             hosted.fail(NotLeaderOrFollower())
             return self.find(key, partition)
         if hosted is None:
@@ -450,10 +456,10 @@ class SharePartitions:
     def leadership_changed(
         self, elected: Sequence[tuple[TopicPartition, int]], resigned: Sequence[tuple[TopicPartition, int]]
     ) -> None:
-        """Fence the share partitions of a leadership that is over."""
-        for topic_partition, epoch in (*elected, *resigned):
+        """Fence the share partitions of a leadership that is over, or of which part was missed."""
+        for topic_partition, _ in (*elected, *resigned):
             for hosted in list(self._hosted.get(topic_partition, _NONE).values()):
-                if hosted.leader_epoch < epoch or not hosted.partition.leads:
+                if not hosted.leads():
                     hosted.fail(NotLeaderOrFollower())
 
     def warn(self, hosted: HostedSharePartition, error: KafkaError) -> None:
