@@ -21,6 +21,7 @@ IN_ORDER = (
     "log_compaction",
     "compaction_compared",
     "transactions_compared",
+    "new_protocols",
     "broker_network",
     "replicated_broker",
     "replication",
@@ -47,7 +48,8 @@ IN_ORDER = (
 
 PAGE = "page"
 # `two_trees` needs the Python of another tree: `nox -s compare`. The page runs others of these.
-APART = ("__main__", "two_trees", "comparison_page")
+# `share_groups` by itself only writes records for `new_protocols`.
+APART = ("__main__", "two_trees", "comparison_page", "share_groups")
 
 
 def benchmarks() -> dict[str, str]:

@@ -1,8 +1,9 @@
-"""Records per second and the latency of a share group with many members on one partition, beside Kafka 4.4.
+"""A share group with many members on one partition: records a second, and how late they are accepted.
 
-`python benchmarks/share_groups.py --members 100` starts a broker of each kind in turn, `--rounds` times, with
-the same client: one process in which each member has its own connection and acknowledges what it got with its
-next fetch. A first part produces as fast as it can, a second one at a steady rate.
+`new_protocols.py` runs this beside Apache Kafka, with the same members: bare requests, each member on
+connections of its own. What is there already is read as fast as they can, each fetch with the
+acknowledgements of the one before. Then another process writes at a steady rate, a member accepts at once
+what it got, and a record counts from its timestamp until the broker has confirmed that it is accepted.
 """
 
 from __future__ import annotations
@@ -11,21 +12,15 @@ import argparse
 import asyncio
 import statistics
 import sys
-import tempfile
 import time
 import uuid
-from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import AsyncExitStack
 from typing import Final
 
-import psutil
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-from ottla.broker.testing import BrokerProcess
+from contenders import Contender
+from ottla.admin import Admin
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.protocol.errors import ErrorCode
@@ -33,187 +28,244 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 from ottla.protocol.messages.share_groups import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from ottla.protocol.messages.share_sessions import (
     AcknowledgementBatch,
+    AcknowledgePartition,
+    AcknowledgeTopic,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
     ShareFetchPartition,
+    ShareFetchPartitionData,
     ShareFetchRequest,
     ShareFetchResponse,
     ShareFetchTopic,
 )
 from ottla.protocol.records import iter_records, split_batches
-from peers.kraft_kafka import KraftKafka
 
-ACCEPT: Final = [1]
-ABSENT: Final = (
+SETTINGS: Final = {
+    "group.share.heartbeat.interval.ms": "500",
+    "group.share.min.heartbeat.interval.ms": "500",
+    "group.share.max.size": "1000",
+}
+_ACCEPT: Final = [1]
+_GROUP_RESOURCE: Final = 32
+_NOT_YET: Final = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
-VALUE: Final = b"x" * 100
-SETTINGS: Final = {"group.share.heartbeat.interval.ms": "500", "group.share.min.heartbeat.interval.ms": "500"}
+_VALUE: Final = b"x" * 100
+_HEARTBEAT_S: Final = 5.0
+_BOUND_S: Final = 300.0
+_WARM_UP_S: Final = 3.0
+Figures = dict[tuple[str, str], float]
 
 
-@dataclass
 class Measured:
-    """What members got."""
+    """The records that the members of a group got, and how late they were accepted."""
 
-    records: int = 0
-    latencies_ms: list[float] = field(default_factory=list)
-    wanted: int = 0
-    are_there: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(self) -> None:
+        self.records = 0
+        self.latencies_ms: list[float] = []
+        self.is_timed = False
+        self._wanted = 0
+        self._are_there = asyncio.Event()
 
     def count(self, records: int) -> None:
         """Count records that a member got."""
         self.records += records
-        if self.records >= self.wanted:
-            self.are_there.set()
+        if self.records >= self._wanted:
+            self._are_there.set()
 
     async def until(self, records: int) -> None:
         """Wait for so many records."""
-        self.wanted = records
-        self.are_there.clear()
+        self._wanted = records
+        self._are_there.clear()
         self.count(0)
-        await self.are_there.wait()
+        async with asyncio.timeout(_BOUND_S):
+            await self._are_there.wait()
 
 
 class Member:
-    """One member of the group, with its own connection."""
+    """One member of the group, with its own connection for records and another one for heartbeats."""
 
-    def __init__(self, connection: Connection, measured: Measured) -> None:
-        self.connection = connection
-        self.member_id = str(uuid.uuid4())
-        self.measured = measured
+    def __init__(
+        self, group: str, topic: str, fetches: Connection, heartbeats: Connection, measured: Measured
+    ) -> None:
+        self._group = group
+        self._topic = topic
+        self._fetches = fetches
+        self._heartbeats = heartbeats
+        self._measured = measured
+        self._id = str(uuid.uuid4())
+        self._epoch = 0
+        self._session_epoch = 0
+        self._topic_id = uuid.UUID(int=0)
+        self._taken: list[AcknowledgementBatch] = []
 
-    async def join(self) -> uuid.UUID:
-        """Join, and return the topic once the partition is assigned."""
-        epoch = 0
-        while True:
-            request = ShareGroupHeartbeatRequest(
-                group_id="g", member_id=self.member_id, member_epoch=epoch, subscribed_topic_names=["t"]
-            )
-            response = await self.connection.send(request, ShareGroupHeartbeatResponse)
-            if response.error_code in ABSENT:
-                await self._find_coordinator()
-                continue
-            assert not response.error_code, response
-            epoch = response.member_epoch
-            if response.assignment is not None and response.assignment.topic_partitions:
-                return response.assignment.topic_partitions[0].topic_id
+    async def join(self) -> None:
+        """Join, and return once the partition is assigned."""
+        while not (assigned := await self._heartbeat()):  # noqa: ASYNC110 - it asks
             await asyncio.sleep(0.3)
+        self._topic_id = assigned
 
-    async def _find_coordinator(self) -> None:
-        """Ask for the coordinator, which makes the topic of groups."""
-        request = FindCoordinatorRequest(key="g")
-        await self.connection.send(request, FindCoordinatorResponse)
-        await asyncio.sleep(0.1)
+    async def _heartbeat(self) -> uuid.UUID | None:
+        request = ShareGroupHeartbeatRequest(
+            group_id=self._group, member_id=self._id, member_epoch=self._epoch,
+            subscribed_topic_names=None if self._epoch else [self._topic],
+        )  # fmt: skip
+        response = await self._heartbeats.send(request, ShareGroupHeartbeatResponse)
+        if response.error_code in _NOT_YET:
+            await self._heartbeats.send(FindCoordinatorRequest(key=self._group), FindCoordinatorResponse)
+            return None
+        assert not response.error_code, response
+        self._epoch = response.member_epoch
+        if response.assignment is None or not response.assignment.topic_partitions:
+            return None
+        return response.assignment.topic_partitions[0].topic_id
 
-    async def read(self, topic_id: uuid.UUID, is_over: asyncio.Event) -> None:
-        """Fetch and acknowledge until it is over."""
-        epoch, taken = 0, list[AcknowledgementBatch]()
-        while not is_over.is_set():
-            partition = ShareFetchPartition(partition_index=0, acknowledgement_batches=taken)
+    async def stay(self) -> None:
+        """Send heartbeats until cancelled."""
+        while True:
+            await asyncio.sleep(_HEARTBEAT_S)
+            await self._heartbeat()
+
+    async def read(self) -> None:
+        """Fetch and accept until cancelled."""
+        while True:
+            partition = ShareFetchPartition(partition_index=0, acknowledgement_batches=self._taken)
             request = ShareFetchRequest(
-                group_id="g", member_id=self.member_id, share_session_epoch=epoch,
-                max_wait_ms=500, min_bytes=1,
-                max_bytes=50_000_000, max_records=500, batch_size=500,
-                topics=[ShareFetchTopic(topic_id=topic_id, partitions=[partition])],
+                group_id=self._group, member_id=self._id, share_session_epoch=self._session_epoch,
+                max_wait_ms=500, min_bytes=1, max_bytes=50_000_000, max_records=500, batch_size=500,
+                topics=[ShareFetchTopic(topic_id=self._topic_id, partitions=[partition])],
             )  # fmt: skip
-            response = await self.connection.send(request, ShareFetchResponse)
+            response = await self._fetches.send(request, ShareFetchResponse)
             assert not response.error_code, response
-            epoch, taken = epoch + 1, []
-            for found in (partition for topic in response.responses for partition in topic.partitions):
-                assert not found.acknowledge_error_code, found
-                taken = [
-                    AcknowledgementBatch(
-                        first_offset=one.first_offset, last_offset=one.last_offset, acknowledge_types=ACCEPT
-                    )
-                    for one in found.acquired_records
-                ]
-                self._count(found.records or b"", found.acquired_records)
+            self._session_epoch, self._taken = self._session_epoch + 1, []
+            for topic in response.responses:
+                for found in topic.partitions:
+                    await self._take(found)
 
-    def _count(self, records: bytes | memoryview, acquired: list) -> None:  # type: ignore[type-arg]
-        now_ms, measured = time.time() * 1000, self.measured
-        ranges = [(one.first_offset, one.last_offset) for one in acquired]
-        measured.count(sum(last - first + 1 for first, last in ranges))
-        if (len(measured.latencies_ms) < 200_000 and measured.records % 7 == 0) or len(records) < 20_000:
-            for batch in split_batches(records):
-                measured.latencies_ms += [now_ms - record.timestamp_ms for record in iter_records(batch)]
+    async def _take(self, found: ShareFetchPartitionData) -> None:
+        assert not found.error_code, found
+        assert not found.acknowledge_error_code, found
+        self._taken = [
+            AcknowledgementBatch(
+                first_offset=taken.first_offset, last_offset=taken.last_offset, acknowledge_types=_ACCEPT
+            )
+            for taken in found.acquired_records
+        ]
+        if self._measured.is_timed and self._taken:
+            times_ms = [
+                record.timestamp_ms
+                for batch in split_batches(found.records or b"")
+                for record in iter_records(batch)
+            ]
+            await self._accept()
+            now_ms = time.time() * 1000
+            self._measured.latencies_ms += [now_ms - time_ms for time_ms in times_ms]
+        self._measured.count(
+            sum(taken.last_offset - taken.first_offset + 1 for taken in found.acquired_records)
+        )
+
+    async def _accept(self) -> None:
+        partition = AcknowledgePartition(partition_index=0, acknowledgement_batches=self._taken)
+        request = ShareAcknowledgeRequest(
+            group_id=self._group, member_id=self._id, share_session_epoch=self._session_epoch,
+            topics=[AcknowledgeTopic(topic_id=self._topic_id, partitions=[partition])],
+        )  # fmt: skip
+        response = await self._fetches.send(request, ShareAcknowledgeResponse)
+        assert not response.error_code, response
+        assert not any(found.error_code for topic in response.responses for found in topic.partitions)
+        self._session_epoch, self._taken = self._session_epoch + 1, []
 
 
-def _produce(servers: str, count: int, rate: int) -> None:
+def produce(servers: str, topic: str, count: int, rate: float) -> None:
+    """Write so many records, at a rate or as fast as it can."""
     producer = Producer(
-        {"bootstrap.servers": servers, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000}
+        {
+            "bootstrap.servers": servers,
+            "linger.ms": 0 if rate else 5,
+            "queue.buffering.max.messages": 1_000_000,
+        }
     )
-    began = time.monotonic()
+    begun = time.monotonic()
     for number in range(count):
-        if rate and number % 10 == 0:
-            time.sleep(max(0.0, began + number / rate - time.monotonic()))
-        producer.produce("t", VALUE)
+        if rate:
+            time.sleep(max(0.0, begun + number / rate - time.monotonic()))
+        producer.produce(topic, _VALUE)
         producer.poll(0)
-    producer.flush(120)
+    assert not producer.flush(120)
 
 
-async def _measure(servers: str, members: int, records: int, rate: int) -> tuple[float, float, float]:
-    measured, is_over = Measured(), asyncio.Event()
-    host, port = servers.split(":")
+async def _produce_apart(servers: str, topic: str, count: int, rate: float) -> None:
+    """Write in a process of its own, which takes no time from the members."""
+    arguments = ["--servers", servers, "--topic", topic, "--records", str(count), "--rate", str(rate)]
+    process = await asyncio.create_subprocess_exec(sys.executable, __file__, *arguments)
+    try:
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+
+async def measure(
+    contender: Contender, run: str, members: int, records: int, rate: int, seconds: float
+) -> Figures:
+    """Measure a group on a topic of its own; `run` is the name of both."""
+    servers = contender.bootstrap_servers
+    async with Admin(servers) as admin:
+        await admin.topics.create(run, partitions=1)
+        await admin.configs.alter(_GROUP_RESOURCE, run, {"share.auto.offset.reset": "earliest"})
+    await _produce_apart(servers, run, records, 0)
+    measured = Measured()
     async with AsyncExitStack() as stack:
-        joined: list[Member] = []
-        for _ in range(members):
-            connection = Connection(Address(host, int(port)), ClientConfig(client_id="bench"))
-            await connection.connect()
-            stack.push_async_callback(connection.close)
-            joined.append(Member(connection, measured))
-        topics = await asyncio.gather(*[member.join() for member in joined])
-        async with asyncio.TaskGroup() as group:
-            for member, topic in zip(joined, topics, strict=True):
-                group.create_task(member.read(topic, is_over))
-            await asyncio.sleep(3)
-            began = time.monotonic()
-            await asyncio.to_thread(_produce, servers, records, 0)
-            async with asyncio.timeout(300):
-                await measured.until(records)
-            per_second = measured.records / (time.monotonic() - began)
+        joined = [await _member(stack, contender, run, measured) for _ in range(members)]
+        await asyncio.gather(*[member.join() for member in joined])
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(member.stay()) for member in joined]
+            begun, cpu = time.perf_counter(), contender.cpu_seconds()
+            running += [tasks.create_task(member.read()) for member in joined]
+            await measured.until(records)
+            took_s, read_cpu_s = time.perf_counter() - begun, contender.cpu_seconds() - cpu
+            measured.is_timed = True
+            await _produce_apart(servers, run, int(rate * _WARM_UP_S), rate)
             measured.latencies_ms.clear()
-            await asyncio.to_thread(_produce, servers, rate * 15, rate)
-            await asyncio.sleep(1)
-            is_over.set()
-    latencies = sorted(measured.latencies_ms)
-    return per_second, statistics.median(latencies), latencies[int(len(latencies) * 0.99)]
+            cpu = contender.cpu_seconds()
+            await _produce_apart(servers, run, int(rate * seconds), rate)
+            await measured.until(records + int(rate * _WARM_UP_S) + int(rate * seconds))
+            timed_cpu_s = contender.cpu_seconds() - cpu
+            for task in running:
+                task.cancel()
+    percentiles = statistics.quantiles(measured.latencies_ms, n=100)
+    return {
+        ("read and accepted", "records/s"): records / took_s,
+        ("broker's CPU per million", "s"): read_cpu_s / records * 1e6,
+        (f"{rate:,}/s, produce to accepted, p50", "ms"): percentiles[49],
+        (f"{rate:,}/s, produce to accepted, p99", "ms"): percentiles[98],
+        (f"{rate:,}/s, broker's CPU per record", "ms"): timed_cpu_s / (rate * seconds) * 1000,
+    }
 
 
-def _round(kind: str, members: int, records: int, rate: int) -> tuple[float, float, float, float]:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if kind == "kafka":
-            running: KraftKafka | BrokerProcess = stack.enter_context(KraftKafka(folder / "kafka", SETTINGS))
-        else:
-            settings = {key: value for key, value in SETTINGS.items() if ".min." not in key}
-            running = stack.enter_context(BrokerProcess(folder / "ottla", settings))
-        servers, process = running.bootstrap_servers, psutil.Process(running.pid)
-        admin = AdminClient({"bootstrap.servers": servers})
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
-        before = process.cpu_times()
-        measured = asyncio.run(_measure(servers, members, records, rate))
-        after = process.cpu_times()
-        return *measured, after.user + after.system - before.user - before.system
+async def _member(stack: AsyncExitStack, contender: Contender, run: str, measured: Measured) -> Member:
+    fetches, heartbeats = [
+        Connection(Address("127.0.0.1", contender.port), ClientConfig(client_id="share")) for _ in range(2)
+    ]
+    for connection in (fetches, heartbeats):
+        await connection.connect()
+        stack.push_async_callback(connection.close)
+    return Member(run, run, fetches, heartbeats, measured)
 
 
 def main() -> None:
-    """Run the rounds, and print each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--members", type=int, default=100)
-    parser.add_argument("--records", type=int, default=200_000)
-    parser.add_argument("--rate", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--brokers", nargs="+", default=["ottla", "kafka"], choices=["ottla", "kafka"])
+    """Write records: the other process of a measurement."""
+    parser = argparse.ArgumentParser(description="Write records to a topic, at a rate or as fast as it can.")
+    parser.add_argument("--servers", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--records", type=int, required=True)
+    parser.add_argument("--rate", type=float, default=0.0)
     chosen = parser.parse_args()
-    for number in range(1, chosen.rounds + 1):
-        for kind in chosen.brokers:
-            per_second, median_ms, p99_ms, cpu_s = _round(kind, chosen.members, chosen.records, chosen.rate)
-            print(
-                f"round {number}: {kind:5} {per_second:9,.0f} records/s, "
-                f"latency median {median_ms:.1f} ms, p99 {p99_ms:.1f} ms, broker {cpu_s:.1f} s CPU",
-                flush=True,
-            )
+    produce(chosen.servers, chosen.topic, chosen.records, chosen.rate)
 
 
+# Not a benchmark by itself: `new_protocols.py` runs it.
 if __name__ == "__main__":
     main()
