@@ -42,6 +42,8 @@ OF_CLUSTER: Final = {
     "min.insync.replicas": "2",
     "default.replication.factor": "3",
     "replica.lag.time.max.ms": "3000",
+    # On a busy machine the loop of a broker that starts may be silent for seconds.
+    "zookeeper.session.timeout.ms": "10000",
 }
 _numbers = count(1)
 
