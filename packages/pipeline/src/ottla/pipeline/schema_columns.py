@@ -177,7 +177,13 @@ def _field_type(field: Any, level: int) -> str:
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         return f"MAP<{_item_type(key, level)}, {_item_type(value, level)}>"
     item = _item_type(field, level)
-    return f"ARRAY<{item}>" if field.is_repeated else item
+    return f"ARRAY<{item}>" if _is_repeated(field) else item
+
+
+def _is_repeated(field: Any) -> bool:
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(field.label == field.LABEL_REPEATED)  # protobuf before 6.31, deprecated since
 
 
 def _item_type(field: Any, level: int) -> str:
@@ -203,7 +209,7 @@ def _field_value(message: Any, field: Any) -> Any:
     if _is_map(field):
         kind = field.message_type.fields_by_name["value"]
         return [(key, _item_value(value[key], kind)) for key in value]
-    if field.is_repeated:
+    if _is_repeated(field):
         return [_item_value(item, field) for item in value]
     if field.has_presence and not message.HasField(field.name):
         return None

@@ -186,9 +186,16 @@ def _options(options: Any) -> list[str]:
         if described.name in ("map_entry", "uninterpreted_option"):
             continue
         name = f"({described.full_name})" if described.is_extension else described.name
-        values = value if described.is_repeated else [value]
+        values = value if is_repeated(described) else [value]
         texts += [f"{name} = {_value(described, entry)}" for entry in values]
     return texts
+
+
+def is_repeated(described: Any) -> bool:
+    """Return whether a field, of which a FieldDescriptor is given, has a list of values."""
+    if hasattr(described, "is_repeated"):
+        return bool(described.is_repeated)
+    return bool(described.label == described.LABEL_REPEATED)  # protobuf before 6.31, deprecated since
 
 
 def _value(described: Any, value: Any) -> str:
