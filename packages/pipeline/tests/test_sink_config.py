@@ -93,12 +93,12 @@ def test_options_of_spark_s_own_source_are_accepted_with_a_note(caplog: pytest.L
     }
     assert config(**given) == config()
     for name in given:
-        assert f"option {name} has no effect: it is an option of reads" in caplog.text
+        assert f"option has no effect option={name} reason=it is an option of reads" in caplog.text
 
 
 def test_settings_of_the_consumer_are_left_out_with_a_note(caplog: pytest.LogCaptureFixture) -> None:
     assert config(kafka__max__poll__records="5", kafka__key__deserializer="any") == config()
-    assert "option kafka.max.poll.records has no effect here: it is a setting of the consumer" in caplog.text
+    assert "option=kafka.max.poll.records reason=it is a setting of the consumer" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,9 @@ def test_a_question_is_asked_again_though_closing_failed(caplog: pytest.LogCaptu
         assert lookup.offsets(Edge.LATEST, [ZERO]) == {ZERO: 7}
         lookup.close()
 
-    assert caplog.text.count("closing connections failed: OSError: the socket was gone") == 4
-    asked = [each.partition("; retry ")[2] for each in caplog.messages if "; retry " in each]
-    assert asked == [f"{number} of 3" for number in (1, 2, 3)]
+    assert caplog.text.count("closing connections failed reason=OSError: the socket was gone") == 4
+    asked = [line.partition(" retry=")[2] for line in caplog.text.splitlines() if " retry=" in line]
+    assert asked == [f"{number} retries=3" for number in (1, 2, 3)]
 
 
 def test_the_last_error_is_that_of_the_question() -> None:

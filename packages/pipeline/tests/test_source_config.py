@@ -130,7 +130,7 @@ def test_a_stream_has_no_end(name: str) -> None:
 def test_limits_of_triggers_do_nothing_in_a_batch(caplog: pytest.LogCaptureFixture) -> None:
     config(maxOffsetsPerTrigger="5")
 
-    assert "maxOffsetsPerTrigger has no effect" in caplog.text
+    assert "option has no effect option=maxOffsetsPerTrigger" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_options_of_spark_s_own_sink_are_accepted_with_a_note(
     given = {"topic": "bills", "checkpointLocation": "/tmp/bills", "queryName": "bills"}
     assert config(streaming=streaming, **given) == config(streaming=streaming)
     for name in given:
-        assert f"option {name} has no effect: it is an option of writes" in caplog.text
+        assert f"option has no effect option={name} reason=it is an option of writes" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["acks", "linger.ms", "key.serializer", "compression.type"])
@@ -159,7 +159,7 @@ def test_settings_of_the_producer_are_left_out_with_a_note(
     found = SourceConfig.of(LEAST | {f"kafka.{name}": "any"}, streaming=False)
 
     assert found == config()
-    assert f"option kafka.{name} has no effect here: it is a setting of the producer" in caplog.text
+    assert f"option=kafka.{name} reason=it is a setting of the producer" in caplog.text
 
 
 def test_other_settings_of_kafka_reach_the_consumer() -> None:

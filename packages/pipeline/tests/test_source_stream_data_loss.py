@@ -132,7 +132,7 @@ def test_a_topic_that_is_gone_is_let_go_and_is_new_when_it_was_made_anew(
 
     with caplog.at_level(logging.WARNING):
         assert query.plan()
-    assert "t-0 does not exist any more; continuing, because failOnDataLoss is false" in caplog.text
+    assert "continuing, because failOnDataLoss is false loss=t-0 does not exist any more" in caplog.text
     assert query.read() == []
     assert query.clock.long() == 10
 

@@ -82,7 +82,7 @@ def test_a_segment_is_read_up_to_a_batch_that_cannot_be_read(
                 error = error or offsets_until_error(read(task, rows, fail_on_data_loss=not allowed), found)
             check(batch, f"{TOPIC}-{number}", found, error, allowed=allowed)
             assert error is None or isinstance(error, UnreadableBatch)
-            lost = [one for one in caplog.messages if f"{TOPIC}-{number} at offset" in one]
+            lost = [line for line in caplog.text.splitlines() if f"{TOPIC}-{number} at offset" in line]
             assert len(lost) == int(allowed and not batch.is_legal), (batch.name, lost)
 
 
@@ -114,7 +114,7 @@ def test_a_partition_is_read_up_to_a_batch_that_cannot_be_read(
                 rows = Rows(SCHEMA, ValueFormat())
                 error = offsets_until_error(consumer.read(whole, None, rows, config), found)
                 check(batch, str(partition), found, error, allowed=allowed)
-                lost = [one for one in caplog.messages if f"{partition} at offset" in one]
+                lost = [line for line in caplog.text.splitlines() if f"{partition} at offset" in line]
                 assert len(lost) == int(allowed and not batch.is_legal), (batch.name, lost)
     finally:
         consumer.close(10)

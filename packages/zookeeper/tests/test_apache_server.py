@@ -162,8 +162,9 @@ async def test_a_full_disk_refuses_changes_until_there_is_room(tmp_path: Path) -
 
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, unlimited)
             assert process.stderr is not None
-            while b"can be written again" not in await process.stderr.readline():
+            while b"can write again" not in (line := await process.stderr.readline()):
                 pass
+            assert line.decode().rstrip().endswith(f"the coordinator can write again directory={directory}")
             await session.create("/too-much", bytes(10_000))
             assert session.session_id == session_id
         process.send_signal(signal.SIGINT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,6 +93,7 @@ def run(
     from ottla.pipeline.jobs.run import FINISH_S, Run, stop_on_signals
 
     job = _read(file)
+    _show_facts()
     with ProgressDisplay(once=once, quiet=quiet) as shown:
         run = Run(job, once=once, watch=shown.update)
         try:
@@ -107,6 +109,15 @@ def run(
     if not quiet:
         shown.print_summary()
         click.echo(run.cost(shown.rows).line())
+
+
+def _show_facts() -> None:
+    """Write warnings to standard error with their facts, which `logging` would leave out."""
+    from ottla.client.log_formats import FactsFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(FactsFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def report_loss(loss: DataLoss, *, fails: bool) -> None:
     """Raise an error for lost records, or log it if `failOnDataLoss` is false."""
     if fails:
         raise loss
-    log.warning("%s; continuing, because failOnDataLoss is false", loss.what)
+    log.warning("records are lost; continuing, because failOnDataLoss is false", extra={"loss": loss.what})
 
 
 class NotSupported(PipelineError, NotImplementedError):

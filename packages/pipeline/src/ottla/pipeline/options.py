@@ -79,7 +79,7 @@ def given_options(
         if name in declared:
             found[declared[name].setting.field] = _value(*declared[name][:2], str(text))
         elif without_effect is not None and name in without_effect:
-            log.warning("option %s has no effect: %s", spelling, without_effect[name])
+            log.warning("option has no effect", extra={"option": spelling, "reason": without_effect[name]})
         elif only_own and not name.startswith(_PASSED_ON):
             near = difflib.get_close_matches(name, declared, 1)
             hint = f"; did you mean {declared[near[0]].name!r}?" if near else ""
@@ -118,7 +118,10 @@ def client_settings(
 def _is_of_another(name: str, config: type[Any]) -> bool:
     owner = _other_owner(name, config)
     if owner is not None:
-        log.warning("option kafka.%s has no effect here: it is a setting of the %s", name, owner)
+        log.warning(
+            "option has no effect here",
+            extra={"option": f"kafka.{name}", "reason": f"it is a setting of the {owner}"},
+        )
     return owner is not None
 
 

@@ -121,7 +121,9 @@ class ProcessCache(Generic[T]):
         try:
             found.close(timeout_s)
         except Exception as error:  # the entry is dropped; its error and the reason for closing it are known
-            log.warning("closing %s failed: %s: %s", self._name, type(error).__name__, error)
+            log.warning(
+                "closing failed", extra={"what": self._name, "reason": f"{type(error).__name__}: {error}"}
+            )
 
     def clear(self) -> None:
         """Close all entries."""

@@ -133,7 +133,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         except SecuritySettingError as error:
             if self._context is None:
                 raise OSError(str(error)) from error
-            log.warning("files of TLS to ZooKeeper cannot be used, the earlier ones stay: %s", error)
+            log.warning(
+                "files of TLS to ZooKeeper cannot be used, the earlier ones stay",
+                extra={"reason": str(error)},
+            )
         return self._context
 
     def select(self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None) -> Any:
@@ -146,7 +149,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             try:
                 func(*args, **kwargs)
             except Exception as error:
-                log.info("a connection thread of kazoo ended: %r", error)
+                log.info("a connection thread of kazoo ended", extra={"reason": repr(error)})
 
         thread = threading.Thread(target=run, daemon=True, name="ottla-zookeeper")
         thread.start()
@@ -337,7 +340,7 @@ class DetachedThread:
         try:
             self._function()
         except Exception as error:
-            log.info("kazoo: %r", error)
+            log.info("a call of kazoo failed", extra={"reason": repr(error)})
         finally:
             post(self._loop, self._done.set)
 

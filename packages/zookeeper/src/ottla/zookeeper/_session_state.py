@@ -128,7 +128,11 @@ class SessionStateMachine:
         self.state = state
         change = StateChange(state, self.session_number, self.session_id)
         level = logging.WARNING if state in (SessionState.SUSPENDED, SessionState.LOST) else logging.INFO
-        log.log(level, "the ZooKeeper session %#x is %s", self.session_id, state.value)
+        log.log(
+            level,
+            "ZooKeeper session changed",
+            extra={"session": f"{self.session_id:#x}", "state": state.value},
+        )
         for listener in list(self._listeners):
             _call(listener, change)
 

@@ -45,6 +45,17 @@ REAL_DIR = Path("data/zookeeper")
 _CONNECTION_TIMEOUT_MS = 10_000
 
 
+_USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class _FactsFormatter(logging.Formatter):
+    """Appends the facts of a line to its event, as `name=value`. (That of ottla-client is out of reach.)"""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class' name
+        facts = (f"{name}={value}" for name, value in vars(record).items() if name not in _USUAL)
+        return " ".join([super().formatMessage(record), *facts])
+
+
 class ExtensibleGroup(click.Group):
     """The commands of this module, and those that installed packages bring as entry points of a group.
 
@@ -160,7 +171,9 @@ def start(
     for option, is_given in (("--in-memory", in_memory), ("--no-secret", no_secret)):
         if is_given and not embedded:
             raise click.UsageError(f"{option} needs --embedded")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_FactsFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     if embedded:
         directory = None if in_memory else data_dir or EMBEDDED_DIR
         _run(_serve_embedded(directory, host, port, Fsync(fsync), asks=not no_secret))

@@ -263,7 +263,7 @@ class KazooSession(SessionOperations):
             try:
                 await self.create(chroot, make_parents=parent_of(chroot) != "/")
             except NodeExists:
-                log.debug("another client made the chroot %s", chroot)
+                log.debug("another client made the chroot", extra={"chroot": chroot})
         self._chroot = chroot
 
     # -- callbacks of kazoo
@@ -324,7 +324,7 @@ class KazooSession(SessionOperations):
         if connection_number != self._connection_number:
             return
         if error is not None:
-            log.info("the first sync of a connection failed: %r", error)
+            log.info("the first sync of a connection failed", extra={"reason": repr(error)})
             self._synchronise_after(_FIRST_REBUILD_DELAY_S, session_id, connection_number)
             return
         self._stop_sync_timer()

@@ -23,13 +23,13 @@ EXIT_STATUS = 70
 
 def dump_stacks(silent_ms: float) -> None:
     """Log the stack of every thread."""
-    log.error("the event loop has been silent for %d ms", silent_ms)
+    log.error("the event loop is silent", extra={"silent_ms": round(silent_ms)})
     faulthandler.dump_traceback(all_threads=True)
 
 
 def end_process(silent_ms: float) -> None:
     """End the process at once: the resources of a blocked loop cannot be closed in order."""
-    log.critical("the event loop has been silent for %d ms, the process ends", silent_ms)
+    log.critical("the process ends: its event loop is silent", extra={"silent_ms": round(silent_ms)})
     os._exit(EXIT_STATUS)
 
 

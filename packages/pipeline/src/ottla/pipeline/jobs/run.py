@@ -55,7 +55,7 @@ def heartbeat(beat: Callable[[], None], every_s: float) -> Iterator[threading.Th
             try:
                 beat()
             except OSError as error:
-                log.warning("cannot write the heartbeat: %s", error)
+                log.warning("cannot write the heartbeat", extra={"reason": str(error)})
 
     thread = threading.Thread(target=go_on, name=f"heartbeat of {owner.name}", daemon=True)
     thread.start()
@@ -172,7 +172,7 @@ class Run:
         try:
             self._progress.publish("failed", one_line(error))
         except OSError as unwritten:
-            log.warning("cannot write the status: %s", unwritten)
+            log.warning("cannot write the status", extra={"reason": str(unwritten)})
 
     def status_page(self, path: str) -> Page:
         """Return a page about this run, on any thread."""
@@ -330,7 +330,7 @@ class Run:
             if not (is_slow_start(why) and self._starts[name] < _STARTS) or self.stopping.is_set():
                 raise PipelineError(f"query {name} failed: {why}") from error
             # The checkpoint has the progress, so the query continues from there.
-            log.warning("query %s: a Python worker did not start in time; restarting the query", name)
+            log.warning("query restarted: a Python worker did not start in time", extra={"query": name})
             self._begin(name)
 
     def _stop_queries(self) -> None:
@@ -347,7 +347,7 @@ class Run:
         try:
             self._stop_queries()
         except PipelineError as error:
-            log.warning("%s", error)
+            log.warning("other queries not stopped", extra={"reason": str(error)})
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -70,7 +70,7 @@ class Tables(Job):
             except sa.exc.OperationalError as error:
                 if run.once:
                     raise DatabaseFailed(f"the database failed: {_said(error)}") from error
-                log.warning("the database failed, retrying in %g s: %s", self.trigger, _said(error))
+                log.warning("the database failed", extra={"retry_in_s": self.trigger, "reason": _said(error)})
                 if not run.stopping.wait(self.trigger):
                     continue
             except sa.exc.SQLAlchemyError as error:

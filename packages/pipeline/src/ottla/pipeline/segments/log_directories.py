@@ -217,5 +217,5 @@ def _checkpoint(path: Path) -> dict[TopicPartition, int]:
     except FileNotFoundError:
         return {}
     except CorruptStorage as error:
-        log.warning("ignoring %s: %s", path, error)
+        log.warning("checkpoint ignored", extra={"file": str(path), "reason": str(error)})
         return {}

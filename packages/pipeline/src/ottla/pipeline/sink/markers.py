@@ -286,7 +286,7 @@ class MarkerTopic:
         try:
             policy = await self._cluster.retry(f"describing topic {name!r}", self._policy)
         except (TopicAuthorizationFailed, ClusterAuthorizationFailed) as error:
-            log.info("cannot tell whether topic %r is compacted: %s", name, error)
+            log.info("whether a topic is compacted is not known", extra={"topic": name, "reason": str(error)})
             return
         if "compact" not in policy:
             raise MarkersUnreadable(

@@ -111,7 +111,7 @@ class SinkClient:
             try:
                 return await _begun(patient)
             except OptionError:  # these brokers have a lower maximum
-                log.info("brokers refuse a transaction timeout of %d ms", WAITING_TIMEOUT_MS)
+                log.info("brokers refuse a transaction timeout", extra={"timeout_ms": WAITING_TIMEOUT_MS})
         return await _begun(settings)
 
     def _stop(self, producer: Producer) -> None:
@@ -120,7 +120,10 @@ class SinkClient:
         try:
             self.thread.call(producer.stop, STOP_TIMEOUT_S)
         except Exception as error:
-            log.warning("closing the producer of %r failed: %s", producer.config.transactional_id, error)
+            log.warning(
+                "closing a producer failed",
+                extra={"transactional_id": producer.config.transactional_id, "reason": str(error)},
+            )
 
     def delete(self, tasks: Iterable[TaskIdentity]) -> None:
         """Delete the markers of tasks."""

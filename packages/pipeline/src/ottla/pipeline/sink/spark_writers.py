@@ -79,7 +79,7 @@ class BatchWriter(DataSourceArrowWriter):
         try:
             forget_tasks(tasks, self.config)
         except (ClientError, KafkaError, TimeoutError) as error:
-            log.warning("could not delete the markers of a completed write: %s", error)
+            log.warning("markers of a completed write are not deleted", extra={"reason": str(error)})
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort the transactions that wait for all tasks."""
@@ -141,7 +141,7 @@ def _abort(messages: list[WriterCommitMessage | None], config: SinkConfig) -> No
     try:
         abort_all(_done(messages), config)
     except (ClientError, KafkaError, TimeoutError) as error:
-        log.warning("transactions stay open until their timeout: %s", error)
+        log.warning("transactions stay open until their timeout", extra={"reason": str(error)})
 
 
 def _task() -> TaskContext:

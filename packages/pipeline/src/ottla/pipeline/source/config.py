@@ -238,4 +238,7 @@ def _look_at_kind(given: Mapping[str, object], *, streaming: bool) -> None:
             continue
         if streaming:
             raise OptionError(f"option {declared.name!r} cannot be set here: a stream has no end")
-        log.warning("option %s has no effect: a batch reads everything at once", declared.name)
+        log.warning(
+            "option has no effect",
+            extra={"option": declared.name, "reason": "a batch reads everything at once"},
+        )

@@ -104,7 +104,7 @@ class BrokerTopicOffsets(TopicOffsets):
         try:
             thread.close(CLOSE_TIMEOUT_S)
         except Exception as error:  # the lookup has its answer, or raises its own error
-            log.warning("closing connections failed: %s: %s", type(error).__name__, error)
+            log.warning("closing connections failed", extra={"reason": f"{type(error).__name__}: {error}"})
 
     def selected(self, *, all_there: bool = True) -> Selected:
         """Return the existing partitions to read. Raises the broker's error for a topic."""
@@ -151,7 +151,7 @@ class BrokerTopicOffsets(TopicOffsets):
         try:
             answers = [_known_ids(answer, topics) for answer in self._ask_once(ask)]
         except (ClientError, KafkaError, TimeoutError) as error:
-            log.info("not all brokers confirm the deletion of topics: %s", error)
+            log.info("not all brokers confirm the deletion of topics", extra={"reason": str(error)})
             return None
         return answers[0] if answers and all(answer == answers[0] for answer in answers) else None
 
@@ -164,7 +164,9 @@ class BrokerTopicOffsets(TopicOffsets):
                 if not self._was_reached:
                     # The client tried for all of bootstrap.timeout.ms; the address is probably wrong.
                     raise
-                log.warning("%s; retry %d of %d", error, retry, retries)
+                log.warning(
+                    "brokers asked again", extra={"reason": str(error), "retry": retry, "retries": retries}
+                )
                 self.close()
                 time.sleep(self._config.fetch_retry_interval_ms / 1_000)
         return self._ask_once(question)

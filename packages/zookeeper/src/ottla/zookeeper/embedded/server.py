@@ -264,7 +264,10 @@ class EmbeddedCoordinator:
 
         Nobody was told of what is undone. Clients connect again, which arms the watches that it had fired.
         """
-        log.error("%s cannot be written (%s): changes are refused until there is room", self._data_dir, error)
+        log.error(
+            "the coordinator's disk has no room, changes are refused until it has",
+            extra={"directory": str(self._data_dir), "reason": str(error)},
+        )
         self._reading_back = True
         self.drop_connections()
         try:
@@ -285,11 +288,14 @@ class EmbeddedCoordinator:
             self._give_up(error)
             return
         self.service.writable = True
-        log.warning("%s can be written again", self._data_dir)
+        log.warning("the coordinator can write again", extra={"directory": str(self._data_dir)})
 
     def _give_up(self, error: OSError) -> None:
         # A second fsync after a failed one may report success for data that is lost: give up.
-        log.error("%s cannot be written, the coordinator stops: %s", self._data_dir, error)
+        log.error(
+            "the coordinator stops: its disk cannot be written",
+            extra={"directory": str(self._data_dir), "reason": str(error)},
+        )
         if self._failed is not None and not self._failed.done():
             self._failed.set_exception(error)
             self._failed.exception()

@@ -318,7 +318,7 @@ class TransactionLog:
         data = path.read_bytes()
         end = _replay(tree, path, data)
         if end < len(data):
-            log.warning("the journal's last %d bytes are torn and were dropped", len(data) - end)
+            log.warning("the journal's end is torn and was dropped", extra={"bytes": len(data) - end})
             self._keep_torn(data[end:])
         self._file = _open_journal(path)
         self._cut(end)
@@ -330,7 +330,7 @@ class TransactionLog:
             with open(self._directory / "journal.torn", "wb", opener=_for_the_owner) as file:
                 file.write(torn)
         except OSError as error:  # a full disk has torn the record: it may be full still
-            log.warning("they are not kept: %s", error.strerror or error)
+            log.warning("the journal's torn end is not kept", extra={"reason": str(error.strerror or error)})
 
     def read_back(self) -> Tree:
         """Give up what was not written: cut its part from the journal, and read the tree on the disk."""
@@ -394,7 +394,7 @@ class TransactionLog:
             if error.errno not in RUN_OUT:
                 raise
             self._compact_above_bytes = self._size + self._size // 2
-            log.warning("the journal cannot be shortened now: %s", error)
+            log.warning("the journal cannot be shortened now", extra={"reason": str(error)})
             return
         file = _open_journal(new_journal)
         self._rename(new_snapshot, self._directory / SNAPSHOT_FILE)

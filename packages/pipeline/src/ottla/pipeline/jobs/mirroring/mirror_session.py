@@ -133,7 +133,8 @@ class MirrorSession:
                 raise ReplicationCycle(name, origin.mirror)
             if name not in self.clusters.ignored:
                 log.warning(
-                    "%s is a copy of a topic of the target (mirror %s): not copied", name, origin.mirror
+                    "topic not copied: it is a copy of one of the target's",
+                    extra={"topic": name, "mirror": origin.mirror},
                 )
         self.clusters = replace(self.clusters, ignored=self.clusters.ignored | found.keys())
         return [topic for topic in topics if topic.name not in self.clusters.ignored]

@@ -92,7 +92,7 @@ class SdkMirror:
         if found == copies.keys():
             return
         for partition in copies.keys() - found:
-            log.warning("%s no longer exists in the source", partition)
+            log.warning("partition no longer exists in the source", extra={"partition": str(partition)})
             del copies[partition]
         await self._copier.open(sorted(found))
         self._consumer.assign(copies)

@@ -217,7 +217,7 @@ async def fence(config: ProducerConfig) -> bool:
         async with Producer(config=config):
             return True
     except (UnsupportedByBroker, UnsupportedVersion, TransactionalIdAuthorizationFailed) as error:
-        log.info("transactions are not available: %s", error)
+        log.info("transactions are not available", extra={"reason": str(error)})
         return False
 
 

@@ -112,7 +112,10 @@ async def _settings(source: Admin, target: Admin, topic: str, known_by: str) -> 
     }
     unknown = given.keys() - known
     if unknown:
-        log.warning("settings of %s that the target does not support: %s", topic, ", ".join(sorted(unknown)))
+        log.warning(
+            "settings left out that the target does not support",
+            extra={"topic": topic, "settings": ", ".join(sorted(unknown))},
+        )
     return {name: value for name, value in given.items() if name not in unknown} | {
         "message.timestamp.type": "CreateTime"
     }
@@ -182,6 +185,6 @@ async def _move_group(target: Admin, group: str, wanted: Mapping[TopicPartition,
         if ahead:
             await target.groups.commit(group, ahead)
     except (NonEmptyGroup, GroupIdNotFound) as error:
-        log.debug("group %s is left unchanged in the target: %s", group, error)
+        log.debug("group is left unchanged in the target", extra={"group": group, "reason": str(error)})
         return False
     return bool(ahead)
