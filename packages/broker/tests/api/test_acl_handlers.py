@@ -11,6 +11,7 @@ import pytest
 from ottla.broker.api import create_acls, delete_acls, describe_acls, elect_leaders
 from ottla.broker.api.testing import FakeSession
 from ottla.broker.cluster.acls import Acls
+from ottla.broker.cluster.features import TRANSACTION, Features
 from ottla.broker.requests.context import CloseConnection, RequestContext
 from ottla.broker.runtime.clock import SystemClock
 from ottla.broker.security.acls.authorizer import AclAuthorizer
@@ -29,8 +30,8 @@ from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLead
 from ottla.zookeeper.testing import MemoryEnsemble
 
 ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4
-TOPIC, GROUP, CLUSTER, USER = 2, 3, 4, 7
-ALL, READ, WRITE, CLUSTER_ACTION, CREATE_TOKENS = 2, 3, 4, 9, 13
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, USER = 2, 3, 4, 5, 7
+ALL, READ, WRITE, CLUSTER_ACTION, CREATE_TOKENS, TWO_PHASE_COMMIT = 2, 3, 4, 9, 13, 15
 DENY, ALLOW = 2, 3
 CALLER = FakeSession(principal=Principal("User", "admin"))
 
@@ -42,6 +43,7 @@ Row = tuple[int, int, str, str, str, int, int]
 class Services:
     acls: Acls | None
     ensemble: MemoryEnsemble
+    features: Features
 
     @property
     def authorizer(self) -> Authorizer:
@@ -94,7 +96,7 @@ async def services() -> AsyncIterator[Services]:
         clock = SystemClock()
         acls = Acls(session, AclAuthorizer({"User:admin"}, now_ms=clock.monotonic_ms), clock)
         await acls.load()
-        yield Services(acls, ensemble)
+        yield Services(acls, ensemble, Features(session, lambda: -1))
 
 
 def creation(
@@ -202,9 +204,8 @@ async def test_rules_that_another_broker_has_just_written_are_deleted_by_their_n
 ) -> None:
     async with services.ensemble.session() as session:
         clock = SystemClock()
-        other = Services(
-            Acls(session, AclAuthorizer({"User:admin"}, now_ms=clock.monotonic_ms), clock), services.ensemble
-        )
+        acls = Acls(session, AclAuthorizer({"User:admin"}, now_ms=clock.monotonic_ms), clock)
+        other = Services(acls, services.ensemble, services.features)
         await other.create(creation("t"))
 
     assert names((await services.delete(filter_("t", kind=TOPIC)))[0]) == [(LITERAL, "t")]
@@ -253,6 +254,20 @@ async def test_a_rule_with_any_or_match_fails_the_whole_request(services: Servic
     assert await services.describe(asked(filter_())) == []
 
 
+async def test_a_rule_of_two_phase_commit_waits_for_members_that_know_it(services: Services) -> None:
+    rule = creation("txn-1", kind=TRANSACTIONAL_ID, operation=TWO_PHASE_COMMIT)
+
+    ((code, text),) = await services.create(rule)
+    services.features.in_effect = {TRANSACTION: 2}
+    allowed = await services.create(rule)
+
+    assert code == ErrorCode.INVALID_REQUEST
+    assert "TWO_PHASE_COMMIT needs transaction.version 2, which is off" in (text or "")
+    assert allowed == [(0, "")]
+    (described,) = await services.describe(asked(filter_(operation=TWO_PHASE_COMMIT)))
+    assert described[-2:] == (TWO_PHASE_COMMIT, ALLOW)
+
+
 async def test_a_principal_without_a_type_fails_the_rules_of_its_pattern(services: Services) -> None:
     found = await services.create(creation("t"), creation("t", principal="alice"), creation("u"))
 
@@ -286,7 +301,7 @@ async def test_a_client_that_may_not_alter_the_cluster_gets_the_error_for_each_e
 
 
 async def test_without_an_authorizer_security_is_disabled(services: Services) -> None:
-    without = Services(None, services.ensemble)
+    without = Services(None, services.ensemble, services.features)
     code = ErrorCode.SECURITY_DISABLED
 
     assert await without.create(creation()) == [(code, "No Authorizer is configured.")]

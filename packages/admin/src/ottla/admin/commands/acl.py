@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _OPERATIONS: Final = (
     "ALL", "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "CLUSTER_ACTION", "DESCRIBE_CONFIGS",
-    "ALTER_CONFIGS", "IDEMPOTENT_WRITE", "CREATE_TOKENS", "DESCRIBE_TOKENS",
+    "ALTER_CONFIGS", "IDEMPOTENT_WRITE", "CREATE_TOKENS", "DESCRIBE_TOKENS", "TWO_PHASE_COMMIT",
 )  # fmt: skip
 _COLUMNS: Final = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
 _CLUSTER_NAME: Final = "kafka-cluster"

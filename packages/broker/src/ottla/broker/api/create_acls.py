@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.cluster.features import TRANSACTION
 from ottla.broker.cluster.zookeeper_session import zookeeper_errors
 from ottla.broker.requests.context import CloseConnection, RequestContext
 from ottla.broker.requests.permissions import ALTER
@@ -35,12 +36,17 @@ from ottla.protocol.messages.acls import (
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.acls import Acls, Change
+    from ottla.broker.cluster.features import Features
+
+TWO_PHASE: Final = 2
+"""The level of `transaction.version` that no broker of Apache Kafka with ZooKeeper has."""
 
 
 class Needs(Protocol):
-    """The part of the broker that CreateAcls uses."""
+    """The parts of the broker that CreateAcls uses."""
 
     acls: Acls | None
+    features: Features
 
 
 async def handle(services: Needs, request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
@@ -56,7 +62,7 @@ async def handle(services: Needs, request: CreateAclsRequest, context: RequestCo
     errors: list[KafkaError | None] = []
     by_pattern: dict[Pattern, list[int]] = {}
     async for creation in context.paced(creations):
-        errors.append(_error_of(creation))
+        errors.append(_error_of(creation) or _unknown_to_members(creation, services.features))
         if errors[-1] is None:
             by_pattern.setdefault(_pattern(creation), []).append(len(errors) - 1)
     changes: dict[Pattern, Change] = {}
@@ -112,6 +118,20 @@ def _error_of(creation: AclCreation) -> KafkaError | None:
     if "/" in creation.resource_name:
         return InvalidRequest(f"Failed to create ACL: {creation.resource_name!r} has a slash")
     return None
+
+
+def _unknown_to_members(creation: AclCreation, features: Features) -> KafkaError | None:
+    """Return why a rule cannot be stored while other members do not know its operation.
+
+    A broker of Apache Kafka 3.9 fails every DescribeAcls that finds it, and writes it back as `Unknown`.
+    """
+    is_known = creation.operation != Operation.TWO_PHASE_COMMIT or features.level(TRANSACTION) >= TWO_PHASE
+    if is_known:
+        return None
+    return InvalidRequest(
+        f"Failed to create ACL: TWO_PHASE_COMMIT needs {TRANSACTION} {TWO_PHASE}, which is off: a broker of "
+        "Apache Kafka 3.9 does not know the operation (`ottla feature describe`)"
+    )
 
 
 def _pattern(creation: AclCreation) -> Pattern:
