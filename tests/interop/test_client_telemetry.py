@@ -16,6 +16,7 @@ from ottla.broker.testing import BrokerProcess
 from peers.fetched_programs import python_environment
 from peers.java import java_command
 from peers.maven import KAFKA_4, kafka_4_tools, kafka_clients
+from peers.otlp_receiver import OtlpReceiver
 from peers.processes import free_port
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
@@ -43,11 +44,13 @@ SOFTWARE: Final = {"java": "apache-kafka-java", "confluent-kafka": "confluent-ka
 
 
 class MeasuredBroker:
-    """A broker with a page of metrics."""
+    """A broker with a page of metrics, and a collector that it hands what clients push."""
 
     def __init__(self, folder: Path) -> None:
         self._port = free_port()
-        self.process = BrokerProcess(folder, {"metrics.port": str(self._port)})
+        self.collector = OtlpReceiver()
+        settings = {"metrics.port": str(self._port), "telemetry.otlp.endpoint": self.collector.url}
+        self.process = BrokerProcess(folder, settings)
 
     def samples(self) -> dict[str, tuple[dict[str, str], float]]:
         """Return the values of clients by name, each with its labels."""
@@ -62,7 +65,7 @@ class MeasuredBroker:
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[MeasuredBroker]:
     made = MeasuredBroker(tmp_path / "broker")
-    with made.process:
+    with made.collector, made.process:
         yield made
 
 
@@ -92,7 +95,9 @@ def test_kafkas_script_writes_shows_lists_and_deletes_subscriptions(broker: Meas
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_page_shows_the_metrics_of_a_client_until_it_leaves(broker: MeasuredBroker, client: str) -> None:
+def test_the_page_and_a_collector_have_the_metrics_of_a_client_until_it_leaves(
+    broker: MeasuredBroker, client: str
+) -> None:
     client_metrics(broker, "--alter", "--name", "all", "--metrics", "*", "--interval", "500")
     command = [*CLIENTS[client](), broker.process.bootstrap_servers]
 
@@ -112,5 +117,9 @@ def test_the_page_shows_the_metrics_of_a_client_until_it_leaves(broker: Measured
         assert labels["client_software_name"] == SOFTWARE[name]
         assert labels["client_software_version"].startswith(version)
     assert any("producer" in sample for sample in shown)
+    ((attributes, names), *_) = broker.collector.received.get(timeout=BOUND_S).resources
+    assert attributes["client_software_name"] == SOFTWARE[name]
+    assert all(metric.startswith("org.apache.kafka.") for metric in names)
+    assert names
     while broker.samples():  # they go with the connection, which the broker sees end
         pass

@@ -106,6 +106,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
         "metrics.port": "0",
         "offsets.topic.num.partitions": "2",
         "group.initial.rebalance.delay.ms": "0",
+        "telemetry.otlp.endpoint": "http://127.0.0.1:9/v1/metrics",  # no client pushes
     }
     with BrokerThread(tmp_path_factory.mktemp("data"), settings) as broker:
         servers = {"bootstrap.servers": broker.bootstrap_servers}

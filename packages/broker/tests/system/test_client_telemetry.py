@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import urllib.request
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ from ottla.protocol.messages.configs import (
 from ottla.protocol.messages.telemetry import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
 from ottla.protocol.records import compress
 from ottla.protocol.schema import Message
+from peers.certificates import Authority, missing_openssl
+from peers.otlp_receiver import OtlpReceiver
 
 CLIENT_METRICS = 16
 ZSTD = 4
@@ -137,6 +140,62 @@ def test_a_client_pushes_what_a_subscription_asks_for_and_the_page_shows_it(wire
     for label in ('client_id="orders-1"', 'client_software_name="a-client"', 'client_software_version="1.2"'):
         assert label in line
     assert wire.ask(push, 0).error_code == ErrorCode.INVALID_REQUEST  # it said that it terminates
+
+
+def push_once(wire: Wire) -> None:
+    """Subscribe to all metrics and push one."""
+    wire.alter("all", metrics="*", interval_ms="100")
+    subscribed = wire.ask(GetTelemetrySubscriptionsRequest(), 0)
+    push = PushTelemetryRequest(
+        client_instance_id=subscribed.client_instance_id,
+        subscription_id=subscribed.subscription_id,
+        compression_type=ZSTD,
+        metrics=compress(ZSTD, metrics(12.5)),
+    )
+    assert wire.ask(push, 0).error_code == 0
+
+
+def test_a_collector_of_opentelemetry_is_handed_what_a_client_pushes(tmp_path: Path) -> None:
+    """The collector is busy at first: the request is sent again."""
+    with OtlpReceiver(503) as collector:
+        settings = {
+            "telemetry.otlp.endpoint": collector.url,
+            "telemetry.otlp.headers": "authorization=Bearer%20s3cret",
+        }
+        with BrokerThread(tmp_path, settings) as broker:
+            wire = Wire(broker, -1)
+            push_once(wire)
+            received = collector.received.get(timeout=60)
+            wire.close()
+
+    assert collector.refused == 1
+    assert received.headers["authorization"] == "Bearer s3cret"
+    ((attributes, names),) = received.resources
+    assert names == ["org.apache.kafka.producer.record.send.rate"]
+    assert (attributes["client_id"], attributes["client_source_address"]) == ("orders-1", "127.0.0.1")
+    assert attributes["broker_id"] == str(broker.broker.broker_id if broker.broker else None)
+    assert UUID(attributes["client_instance_id"]).version == 4
+
+
+def test_a_collector_is_trusted_by_the_authorities_that_are_configured(tmp_path: Path) -> None:
+    if missing := missing_openssl():
+        pytest.skip(missing)
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("collector")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    with OtlpReceiver(tls=tls) as collector:
+        settings = {
+            "telemetry.otlp.endpoint": collector.url,
+            "telemetry.otlp.ssl.truststore.location": str(authority.cafile),
+        }
+        with BrokerThread(tmp_path / "data", settings) as broker:
+            wire = Wire(broker, -1)
+            push_once(wire)
+            received = collector.received.get(timeout=60)
+            wire.close()
+
+    assert len(received.resources) == 1
 
 
 def test_bombs_and_nonsense_have_kafkas_errors(wire: Wire) -> None:

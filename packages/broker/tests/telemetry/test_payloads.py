@@ -20,7 +20,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from ottla.broker.telemetry.payloads import MOST_VALUES, read
+from ottla.broker.telemetry.payloads import MOST_RESOURCES, MOST_VALUES, read
 from ottla.protocol.errors import InvalidRecord, TelemetryTooLarge
 from ottla.protocol.records import compress
 
@@ -56,7 +56,7 @@ def test_values_of_every_compression_are_read(compression_type: int) -> None:
         payload(gauge(2.5), counted(3, AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA)),
     )
 
-    rate, total = read(data, compression_type, MAX_BYTES)
+    rate, total = read(data, compression_type, MAX_BYTES).values
 
     labels = (("client_rack", "r1"), ("topic_name", "t"))
     assert rate.name == ("kafka.client", "producer", "record.send.rate", labels)
@@ -69,7 +69,7 @@ def test_a_histogram_is_its_count_and_its_sum() -> None:
     points = [HistogramDataPoint(count=4, sum=9.5)]
     metric = Metric(name="org.apache.kafka.producer.latency", histogram=Histogram(data_points=points))
 
-    values = read(payload(metric), 0, MAX_BYTES)
+    values = read(payload(metric), 0, MAX_BYTES).values
 
     assert [(value.name.name, value.value) for value in values] == [
         ("latency.count", 4.0),
@@ -90,18 +90,50 @@ def test_more_values_than_a_push_may_have_are_left_out() -> None:
     points = [NumberDataPoint(as_int=number) for number in range(MOST_VALUES + 10)]
     metric = Metric(name="org.apache.kafka.a.b", gauge=Gauge(data_points=points))
 
-    assert len(read(payload(metric), 0, MAX_BYTES)) == MOST_VALUES
+    assert len(read(payload(metric), 0, MAX_BYTES).values) == MOST_VALUES
 
 
 def test_values_that_are_no_numbers_are_left_out() -> None:
-    assert read(payload(gauge(float("nan")), gauge(float("inf"))), 0, MAX_BYTES) == []
-    assert read(b"", 0, MAX_BYTES) == []
+    assert read(payload(gauge(float("nan")), gauge(float("inf"))), 0, MAX_BYTES).values == []
+    assert read(b"", 0, MAX_BYTES) == ([], b"")
 
 
 @given(st.binary(min_size=1, max_size=200), st.integers(0, 4))
 def test_nonsense_is_an_invalid_record_or_has_no_values(data: bytes, compression_type: int) -> None:
     try:
-        values = read(data, compression_type, MAX_BYTES)
+        values = read(data, compression_type, MAX_BYTES).values
     except (InvalidRecord, TelemetryTooLarge):
         return
     assert isinstance(values, list)
+
+
+LABELS = {"client_id": "orders-1", "broker_id": "7"}
+
+
+def forwarded(data: MetricsData) -> MetricsData:
+    found: MetricsData = MetricsData.FromString(
+        read(data.SerializeToString(), 0, MAX_BYTES, LABELS).forwarded
+    )
+    return found
+
+
+def test_a_collector_is_handed_all_with_what_the_broker_knows_about_the_client() -> None:
+    sent = MetricsData.FromString(payload(gauge(2.5), gauge(float("nan"))))
+    sent.resource_metrics[0].resource.attributes.append(attribute("client_id", "forged"))
+
+    (found,) = forwarded(sent).resource_metrics
+
+    assert {one.key: one.value.string_value for one in found.resource.attributes} == {
+        "client.rack": "r1", "client_id": "orders-1", "broker_id": "7",
+    }  # fmt: skip
+    assert found.scope_metrics == sent.resource_metrics[0].scope_metrics
+
+
+def test_labels_do_not_make_a_push_of_many_resources_large() -> None:
+    many = MetricsData(resource_metrics=[ResourceMetrics() for _ in range(100_000)])
+
+    assert len(forwarded(many).resource_metrics) == MOST_RESOURCES
+
+
+def test_without_a_collector_nothing_is_kept_for_one() -> None:
+    assert read(payload(gauge(2.5)), 0, MAX_BYTES).forwarded == b""

@@ -34,7 +34,7 @@ class Needs(Protocol):
 async def handle(
     services: Needs, request: PushTelemetryRequest, context: RequestContext
 ) -> PushTelemetryResponse:
-    """Check the push, unfold its metrics on a thread, and keep their values until the client leaves."""
+    """Check the push, unfold its metrics on a thread, keep their values for the page, and hand them on."""
     telemetry, client_id = services.client_metrics(), request.client_instance_id
     push = Push(request.subscription_id, request.terminating, request.compression_type, len(request.metrics))
     try:
@@ -49,12 +49,16 @@ async def handle(
     from ottla.broker.telemetry import payloads
 
     try:
-        values = await services.record_threads.run(
-            payloads.read, request.metrics, request.compression_type, telemetry.clients.max_bytes
+        opened = await services.record_threads.run(
+            payloads.read,
+            request.metrics,
+            request.compression_type,
+            telemetry.clients.max_bytes,
+            telemetry.labels_of(client),
         )
     except KafkaError as error:
         client.last_error = error.code
         _log.warning("metrics of a client refused", extra={"client": str(client_id), "reason": str(error)})
         return PushTelemetryResponse(error_code=error.code)
-    telemetry.clients.measured(client, values)
+    telemetry.take(client, opened)
     return PushTelemetryResponse()

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ottla.broker.security.tls.listeners import TlsOfListeners
     from ottla.broker.share.parts import ShareParts
     from ottla.broker.telemetry.client_metrics import ClientMetrics
+    from ottla.broker.telemetry.otlp_export import OtlpExport
     from ottla.zookeeper.session import Session
 
 
@@ -236,8 +237,29 @@ class Composition:
         from ottla.broker.telemetry.client_metrics import ClientMetrics
 
         return ClientMetrics(
-            self.zookeeper, self.environment, self.metrics, max_bytes=self.config.telemetry_max_bytes
+            self.zookeeper,
+            self.environment,
+            self.metrics,
+            max_bytes=self.config.telemetry_max_bytes,
+            broker_id=self.broker_id,
+            export=self._otlp_export(),
         )
+
+    def _otlp_export(self) -> OtlpExport | None:
+        """Start to hand pushed metrics on, if a collector is configured."""
+        config = self.config
+        if config.telemetry_otlp_endpoint is None:
+            return None
+        from ottla.broker.telemetry.otlp_export import HttpCollector, OtlpExport
+
+        export = OtlpExport(
+            partial(HttpCollector, config),
+            self.environment,
+            self.metrics,
+            max_bytes=config.telemetry_otlp_queue_bytes,
+        )
+        self.spawn(export.run(), "otlp-export")
+        return export
 
     def _share(self, services: Services, peers: Peers, tasks: BackgroundTasks) -> ShareParts:
         """Make the parts for share groups; a broker that has none starts without their modules."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from ottla.broker.telemetry.clients import Clients
+from ottla.broker.telemetry.clients import LABELS, Clients
 from ottla.broker.telemetry.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
     from ottla.broker.metrics.registry import MetricName
     from ottla.broker.runtime.environment import Environment
+    from ottla.broker.telemetry.clients import Client
+    from ottla.broker.telemetry.otlp_export import OtlpExport
+    from ottla.broker.telemetry.payloads import Opened
     from ottla.zookeeper.session import Session
 
 
@@ -21,10 +24,20 @@ class ClientMetrics:
     """The state that handlers of telemetry act on."""
 
     def __init__(
-        self, session: Session, environment: Environment, metrics: Metrics, *, max_bytes: int
+        self,
+        session: Session,
+        environment: Environment,
+        metrics: Metrics,
+        *,
+        max_bytes: int,
+        broker_id: int,
+        export: OtlpExport | None = None,
     ) -> None:
+        """`export` hands pushes on to a collector, if there is one."""
         self.subscriptions = Subscriptions(session)
         self.clients = Clients(max_bytes)
+        self._broker_id = broker_id
+        self._export = export
         self._clock = environment.clock
         self._random = environment.random
         metrics.families.append(self._samples)
@@ -43,6 +56,19 @@ class ClientMetrics:
     def new_id(self) -> UUID:
         """Return an id for a client instance that has none."""
         return UUID(bytes=self._random.randbytes(16), version=4)
+
+    def labels_of(self, client: Client) -> dict[str, str] | None:
+        """Return the attributes of a client's resource for the collector; None without a collector."""
+        if self._export is None:
+            return None
+        known = {fact: value for fact in LABELS if (value := client.facts[fact])}
+        return known | {"broker_id": str(self._broker_id)}
+
+    def take(self, client: Client, opened: Opened) -> None:
+        """Keep what a client has measured for the page, and hand it on."""
+        self.clients.measured(client, opened.values)
+        if self._export is not None and opened.forwarded:
+            self._export.offer(opened.forwarded)
 
     def _samples(self) -> Iterator[tuple[MetricName, float] | None]:
         return self.clients.samples(self.now_ms())

@@ -17,12 +17,14 @@ from ottla.protocol.records import decompress
 from ottla.protocol.records.errors import DecompressedTooLarge, UnreadableRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 MOST_VALUES: Final = 5_000
 """Values of one push."""
 MOST_NAME_CHARACTERS: Final = 200
 MOST_ATTRIBUTES: Final = 16
+MOST_RESOURCES: Final = 16
+"""Resources of one push that a collector is handed."""
 GROUP: Final = "kafka.client"
 _OF_KAFKA: Final = "org.apache.kafka."
 _DELTA: Final = 1
@@ -37,13 +39,36 @@ class Measured(NamedTuple):
     is_delta: bool
 
 
-def read(payload: bytes, compression_type: int, max_bytes: int) -> list[Measured]:
-    """Return the values of a payload. Raises TelemetryTooLarge and InvalidRecord."""
+class Opened(NamedTuple):
+    """A payload that was read: its values, and all of it for a collector, empty where there is none."""
+
+    values: list[Measured]
+    forwarded: bytes = b""
+
+
+def read(
+    payload: bytes, compression_type: int, max_bytes: int, labels: Mapping[str, str] | None = None
+) -> Opened:
+    """Return what a payload has. Raises TelemetryTooLarge and InvalidRecord.
+
+    `labels` are attributes for a collector, beside those that the client has given its resource.
+    """
+    if not payload:
+        return Opened([])
+    data = _unfolded(payload, compression_type, max_bytes)
+    found: list[Measured] = []
+    for measured in _values(data):
+        if len(found) == MOST_VALUES:
+            break
+        if math.isfinite(measured.value):
+            found.append(measured)
+    return Opened(found, b"" if labels is None else _labelled(data, labels))
+
+
+def _unfolded(payload: bytes, compression_type: int, max_bytes: int) -> Any:
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
-    if not payload:
-        return []
     data = MetricsData()
     try:
         data.ParseFromString(bytes(decompress(compression_type, payload, max_bytes=max_bytes)))
@@ -51,13 +76,20 @@ def read(payload: bytes, compression_type: int, max_bytes: int) -> list[Measured
         raise TelemetryTooLarge(str(error)) from None
     except (UnreadableRecords, DecodeError) as error:
         raise InvalidRecord(f"pushed metrics cannot be read: {error}") from None
-    found: list[Measured] = []
-    for measured in _values(data):
-        if len(found) == MOST_VALUES:
-            break
-        if math.isfinite(measured.value):
-            found.append(measured)
-    return found
+    return data
+
+
+def _labelled(data: Any, labels: Mapping[str, str]) -> bytes:
+    """Serialize metrics with what the broker knows about their client, in place of what it says itself."""
+    del data.resource_metrics[MOST_RESOURCES:]  # each grows by the labels; clients send one
+    for of_resource in data.resource_metrics:
+        attributes = of_resource.resource.attributes
+        kept = [attribute for attribute in attributes if attribute.key not in labels]
+        del attributes[:]
+        attributes.extend(kept)
+        for name, value in labels.items():
+            attributes.add(key=name).value.string_value = value
+    return bytes(data.SerializeToString())
 
 
 def _values(data: Any) -> Iterator[Measured]:
