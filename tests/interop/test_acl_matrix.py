@@ -1,6 +1,8 @@
 """The ACL matrix, asked of Apache Kafka and of Ottla: equal codes, equal names.
 
 Kafka is 3.9 with its AclAuthorizer, and 4.4 with its StandardAuthorizer for what 3.9 does not have.
+
+526 lines because what cannot be a row of the matrix is asked of the same brokers.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +23,7 @@ from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.client.errors import ConnectionClosed
 from ottla.client.security import SecurityConfig
-from ottla.protocol.acls import Acl, Operation
+from ottla.protocol.acls import Acl, Operation, PatternType, PermissionType
 from ottla.protocol.acls import ResourceType as Type
 from ottla.protocol.api import ApiKey, response_class
 from ottla.protocol.errors import ErrorCode
@@ -31,9 +34,19 @@ from ottla.protocol.messages.acls import (
     DescribeAclsRequest,
     DescribeAclsResponse,
 )
+from ottla.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from ottla.protocol.messages.telemetry import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+    PushTelemetryRequest,
+    PushTelemetryResponse,
+)
 from ottla.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from ottla.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
@@ -96,8 +109,10 @@ AUTHORIZED: Final = {
 }
 OF_LONG_SESSIONS: Final = {
     f"group.{kind}.{limit}session.timeout.ms": str(OPEN_MS) for kind in HEARTBEATS for limit in ("", "max.")
-} | {"group.streams.initial.rebalance.delay.ms": "0"}
-"""Members of groups stay in them while the rows are asked, and none is shown that its tasks are delayed."""
+} | {"group.streams.initial.rebalance.delay.ms": "0", "share.coordinator.state.topic.num.partitions": "4"}
+"""Members of groups stay in them while the rows are asked, and none is shown that its tasks are delayed.
+
+Both brokers list as many partitions of the share coordinator."""
 
 
 def jaas(matrix: Iterable[Row]) -> str:
@@ -145,6 +160,19 @@ class Matrix:
             finally:
                 await self._admin.close()
         return self._seen
+
+    async def prepare(self, topics: Iterable[str], rules: Iterable[Acl]) -> None:
+        """Make topics and rules, and no row's."""
+        await self._admin.connect()
+        try:
+            await self._until_coordinated(0)
+            creatable = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in topics]
+            request = CreateTopicsRequest(topics=creatable, timeout_ms=60_000)
+            made = await self._admin.send(request, CreateTopicsResponse)
+            assert {topic.error_code for topic in made.topics} == {0}
+            await self._create_rules(rules)
+        finally:
+            await self._admin.close()
 
     async def _prepare(self) -> None:
         for key_type in (0, 1):
@@ -402,9 +430,93 @@ def test_apache_kafka_and_ottla_answer_alike(tmp_path: Path) -> None:
     assert differences(theirs, ours) == []
 
 
+@dataclass(frozen=True)
+class Matched:
+    """A user's group that subscribes to all topics of a prefix, of which it may describe some."""
+
+    user: str
+    described: tuple[str, ...]
+
+    def rules(self) -> list[Acl]:
+        group = (Type.GROUP, self.user, Operation.READ)
+        needed = [group, *((Type.TOPIC, topic, Operation.DESCRIBE) for topic in self.described)]
+        return [
+            Acl(kind, name, PatternType.LITERAL, f"User:{self.user}", "*", operation, PermissionType.ALLOW)
+            for kind, name, operation in needed
+        ]
+
+
+MATCHED: Final = ("matched-a", "matched-b")
+OF_ONE_TOPIC: Final = Matched("u0", MATCHED[:1])
+OF_BOTH_TOPICS: Final = Matched("u1", MATCHED)
+
+
+async def assigned_by_expression(port: int, of: Matched) -> set[str]:
+    """Join with an expression until partitions come, and return the names of their topics."""
+    sender = connection(port, of.user)
+    await sender.connect()
+    try:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=of.user, member_id="the-member", rebalance_timeout_ms=60_000,
+            subscribed_topic_regex="matched-.*", topic_partitions=[],
+        )  # fmt: skip
+        while True:
+            answer = await sender.send(request, ConsumerGroupHeartbeatResponse)
+            assert not answer.error_code, answer
+            assigned = answer.assignment and answer.assignment.topic_partitions
+            if assigned:
+                break
+            await asyncio.sleep(0.1)
+        ids = [part.topic_id for part in assigned]
+        topics = [MetadataRequestTopic(topic_id=id_, name=None) for id_ in ids]
+        described = await sender.send(
+            MetadataRequest(topics=topics), MetadataResponse, min_version=12, max_version=12
+        )
+        return {topic.name or "" for topic in described.topics}
+    finally:
+        await sender.close()
+
+
+async def assigned_to_each(port: int) -> list[set[str]]:
+    """Make topics and rules, and subscribe both users' groups to the expression."""
+    async with asyncio.timeout(BOUND_S):
+        matrix = Matrix(port, [])
+        await matrix.prepare(MATCHED, [*OF_ONE_TOPIC.rules(), *OF_BOTH_TOPICS.rules()])
+        return [await assigned_by_expression(port, of) for of in (OF_ONE_TOPIC, OF_BOTH_TOPICS)]
+
+
+def test_an_expression_finds_the_topics_that_its_member_may_describe(tmp_path: Path) -> None:
+    with ottla(tmp_path, list(rows())[:2]) as port:
+        assert asyncio.run(assigned_to_each(port)) == [{MATCHED[0]}, set(MATCHED)]
+
+
+@pytest.mark.java
+def test_an_expression_finds_in_apache_kafka_4_what_it_finds_in_ottla(tmp_path: Path) -> None:
+    with apache_4(tmp_path, list(rows())[:2]) as port:
+        assert asyncio.run(assigned_to_each(port)) == [{MATCHED[0]}, set(MATCHED)]
+
+
+def test_subscriptions_of_metrics_and_pushes_need_no_permission(tmp_path: Path) -> None:
+    async def ask_without_rules(port: int) -> tuple[int, int]:
+        sender = connection(port, "u0")
+        await sender.connect()
+        try:
+            found = await sender.send(GetTelemetrySubscriptionsRequest(), GetTelemetrySubscriptionsResponse)
+            push = PushTelemetryRequest(
+                client_instance_id=found.client_instance_id, subscription_id=found.subscription_id
+            )
+            pushed = await sender.send(push, PushTelemetryResponse)
+            return found.error_code, pushed.error_code
+        finally:
+            await sender.close()
+
+    with ottla(tmp_path, list(rows())[:1]) as port:
+        assert asyncio.run(ask_without_rules(port)) == (0, 0)
+
+
 @pytest.mark.java
 def test_apache_kafka_4_and_ottla_answer_alike_about_what_is_new(tmp_path: Path) -> None:
-    matrix = [row for row in rows() if row.probe.is_of_kafka_4]
+    matrix = [row for row in rows() if row.is_of_kafka_4 and row.probe.version != 0]  # as Kafka 4 has it
     with apache_4(tmp_path / "apache", matrix) as port:
         theirs = ask(port, matrix)
     with ottla(tmp_path / "ottla", matrix) as port:

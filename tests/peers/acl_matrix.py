@@ -46,7 +46,9 @@ class Row:
         """Whether Apache Kafka 3.9 does not have the request, or one of the rules."""
         of_settings = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
         return self.probe.is_of_kafka_4 or any(
-            rule.resource_type is Type.GROUP and rule.operation in of_settings for rule in self.rules
+            rule.operation is Operation.TWO_PHASE_COMMIT
+            or (rule.resource_type is Type.GROUP and rule.operation in of_settings)
+            for rule in self.rules
         )
 
     @property

@@ -339,8 +339,9 @@ PROBES: Final = (
         "FindCoordinator of a share group",
         lambda facts: find_coordinator(facts, 2),
         BY_BROKER,
-        E.COORDINATOR_NOT_AVAILABLE,
+        E.INVALID_REQUEST,  # its key names no topic
         6,
+        is_of_kafka_4=True,
     ),
     Probe("JoinGroup", join_group, (need(NO_GROUP, READ_GROUP),), E.MEMBER_ID_REQUIRED),
     Probe(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from ottla.protocol.acls import (
 from ottla.protocol.acls import ResourceType as Type
 from ottla.protocol.errors import ErrorCode as E
 from ottla.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
+from ottla.protocol.messages.groups import ListGroupsRequest
 from ottla.protocol.messages.share_groups import (
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequestTopic,
@@ -45,6 +47,7 @@ from peers.acl_probes import (
     DESCRIBE_GROUP,
     DESCRIBE_TOPIC,
     HIDDEN,
+    NO_CLUSTER,
     NO_GROUP,
     NO_TOPIC,
     READ_GROUP,
@@ -58,9 +61,9 @@ from peers.acl_requests import (
     Facts,
     alter_configs,
     alter_share_offsets,
-    configs_of_group,
     consumer_heartbeat,
     describe_configs,
+    incremental_alter_configs,
     share_acknowledge,
     share_fetch,
     share_heartbeat,
@@ -90,7 +93,21 @@ def newer(
     )
 
 
+def list_groups(kind: str, _: Facts) -> Message:
+    """List groups of a kind, but not the one whose topics are missing: a probe makes it meanwhile."""
+    return ListGroupsRequest(types_filter=[kind], states_filter=["Stable", "Reconciling"])
+
+
 OF_NEWER_GROUPS: Final = (
+    *(
+        newer(
+            f"ListGroups of {kind} groups",
+            partial(list_groups, kind),
+            (need(HIDDEN, (Op.DESCRIBE, Type.CLUSTER), DESCRIBE_GROUP),),
+            group_kind=kind,
+        )
+        for kind in ("consumer", "share", "streams")
+    ),
     newer("ConsumerGroupHeartbeat", consumer_heartbeat, HEARTBEAT, E.GROUP_ID_NOT_FOUND),
     newer(
         "ConsumerGroupDescribe",
@@ -220,8 +237,18 @@ OF_NEWER_GROUPS: Final = (
     ),
     newer(
         "IncrementalAlterConfigs of a group",
-        configs_of_group,
+        lambda facts: incremental_alter_configs(32, facts.name),
         (need(NO_GROUP, (Op.ALTER_CONFIGS, Type.GROUP)),),
     ),
+    newer(
+        "DescribeConfigs of client metrics",
+        lambda facts: describe_configs(16, facts.name),
+        (need(NO_CLUSTER, (Op.DESCRIBE_CONFIGS, Type.CLUSTER)),),
+    ),
+    newer(
+        "IncrementalAlterConfigs of client metrics",
+        lambda facts: incremental_alter_configs(16, facts.name),
+        (need(NO_CLUSTER, (Op.ALTER_CONFIGS, Type.CLUSTER)),),
+    ),
 )
-"""Requests about groups whose coordinator assigns the partitions, and about their settings."""
+"""Requests about groups whose coordinator assigns the partitions, their settings, and client metrics."""

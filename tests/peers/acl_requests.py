@@ -112,6 +112,11 @@ MEMBER: Final = "the-member"
 LATER_EPOCH: Final = 5
 """Of a member that has joined; one that joins has 0."""
 TIMEOUT_MS: Final = 60_000
+KEYS: Final = {
+    2: ("retention.ms", "1"), 4: ("log.cleaner.threads", "1"), 16: ("interval.ms", "1000"),
+    32: ("consumer.session.timeout.ms", "50000"),
+}  # fmt: skip
+"""A setting of each type of resource, and a value that it may have."""
 
 
 class Facts(NamedTuple):
@@ -237,17 +242,15 @@ def describe_configs(kind: int, name: str) -> Message:
 
 
 def alter_configs(kind: int, name: str, value: str | None = "1") -> Message:
-    key = {2: "retention.ms", 4: "log.cleaner.threads", 32: "consumer.session.timeout.ms"}[kind]
-    if kind == 32:
-        value = "50000"
-    config = AlterableConfig(name=key, value=value)
+    key, default = KEYS[kind]
+    config = AlterableConfig(name=key, value=value and default)
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
     return AlterConfigsRequest(resources=[resource], validate_only=True)
 
 
 def incremental_alter_configs(kind: int, name: str, value: str | None = "1") -> Message:
-    key = "retention.ms" if kind == 2 else "log.cleaner.threads"
-    config = IncrementalAlterableConfig(name=key, config_operation=0, value=value)
+    key, default = KEYS[kind]
+    config = IncrementalAlterableConfig(name=key, config_operation=0, value=value and default)
     resource = IncrementalAlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
     return IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)
 
@@ -347,9 +350,3 @@ def alter_share_offsets(facts: Facts) -> Message:
     partition = AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=0)
     topic = AlterShareGroupOffsetsRequestTopic(topic_name=facts.name, partitions=[partition])
     return AlterShareGroupOffsetsRequest(group_id=facts.name, topics=[topic])
-
-
-def configs_of_group(facts: Facts) -> Message:
-    config = IncrementalAlterableConfig(name="consumer.session.timeout.ms", config_operation=0, value="50000")
-    resource = IncrementalAlterConfigsResource(resource_type=32, resource_name=facts.name, configs=[config])
-    return IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)
