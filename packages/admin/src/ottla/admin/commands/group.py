@@ -18,7 +18,7 @@ from ottla.client.commands import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ottla.admin import Admin, MemberDescription
     from ottla.protocol.topics import TopicPartition
@@ -59,7 +59,7 @@ def list_groups(types: tuple[str, ...], as_json: bool, bootstrap_server: str, pr
 @json_option
 @cluster_options
 def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Show the committed offset, lag and owner of each partition that a group reads.
+    """Show the committed offset, lag and owners of each partition that a group reads.
 
     A negative lag is a commit beyond the end of the partition: it was deleted and created again, or it lost
     records, and `auto_offset_reset` of the consumers decides where they go on. The offset of a share group is
@@ -75,11 +75,11 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
     rows = [
         (
             *partition.partition, partition.offset, partition.end_offset, partition.lag,
-            ", ".join(sorted({owner.client_id for owner in partition.owners})) or None,
+            *_owners(partition.owners),
         )
         for partition in progress.partitions
     ]  # fmt: skip
-    columns = ("topic", "partition", "offset", "end offset", "lag", "client")
+    columns = ("topic", "partition", "offset", "end offset", "lag", *_OWNER_COLUMNS)
     members_rows = [_member_row(member) for member in found.members]
     member_columns = _MEMBER_COLUMNS
     if found.type != "classic":
@@ -108,6 +108,17 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
             f"{partition.partition}: the commit {partition.offset} is beyond the end {partition.end_offset}.",
             err=True,
         )
+
+
+_OWNER_COLUMNS: tuple[str, ...] = ("client", "host", "member")
+
+
+def _owners(owners: Sequence[MemberDescription]) -> tuple[str | None, ...]:
+    """Return the clients, hosts and members that have a partition: several of a share group may."""
+    clients = sorted({owner.client_id for owner in owners})
+    hosts = sorted({owner.host for owner in owners})
+    members = sorted(owner.instance_id or owner.id for owner in owners)
+    return tuple(", ".join(texts) or None for texts in (clients, hosts, members))
 
 
 _MEMBER_COLUMNS: tuple[str, ...] = ("client", "host", "instance id", "member id", "partitions")
