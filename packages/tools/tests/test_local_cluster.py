@@ -78,6 +78,7 @@ def pids(directory: Path) -> dict[str, int | None]:
 
 
 def test_a_console_starts_and_stops_with_its_cluster(directory: Path, base_port: int) -> None:
+    pytest.importorskip("ottla.console")  # which the command runs, and this package does not need
     listen = f"127.0.0.1:{free_port()}"
     options = ("--zookeeper", "embedded", "--brokers", "1", "--base-port", str(base_port))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +36,12 @@ def read(field: Field, *documents: str, lenient: bool = False) -> list[Any]:
         return [found for (found,) in connection.sql(sql).fetchall()]
 
 
-def test_fields_have_the_types_that_duckdb_infers_for_a_file() -> None:
+def test_fields_have_the_types_that_duckdb_infers_for_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "at.json"
+    file.write_text('{"at": "2026-01-31T08:00:00Z"}')
+    with duckdb.connect() as connection:  # a time with a zone is one without before DuckDB 2
+        of_time = str(connection.read_json(str(file)).types[0])
+
     assert inferred(
         {"n": -1, "x": 1.5, "s": "a", "ok": True, "day": "2026-01-31", "at": "2026-01-31T08:00:00Z"},
         {"n": 2, "nested": {"a": 1, "b": ["x"]}, "mixed": 1, "none": None},
@@ -46,7 +52,7 @@ def test_fields_have_the_types_that_duckdb_infers_for_a_file() -> None:
         "s": "VARCHAR",
         "ok": "BOOLEAN",
         "day": "DATE",
-        "at": "TIMESTAMP WITH TIME ZONE",
+        "at": of_time,
         "nested": "STRUCT(a BIGINT, b VARCHAR[])",
         "mixed": "JSON",
         "none": "JSON",
