@@ -53,7 +53,7 @@ def rebalance(contender: Contender, run: str, quick: bool) -> Figures:
 
 def share(contender: Contender, run: str, quick: bool) -> Figures:
     """A hundred members, at 500 records a second, which both sustain."""
-    records, seconds = (200_000, 5.0) if quick else (1_000_000, 15.0)
+    records, seconds = (100_000, 5.0) if quick else (1_000_000, 15.0)
     return asyncio.run(share_groups.measure(contender, run, 100, records, 500, seconds))
 
 

@@ -45,6 +45,8 @@ SETTINGS: Final = {
     "group.share.min.heartbeat.interval.ms": "500",
     "group.share.max.size": "1000",
 }
+MAX_RECORDS: Final = 500
+"""Records of one fetch, and of a batch of the log: a fetch gets whole batches, also if they hold more."""
 _ACCEPT: Final = [1]
 _GROUP_RESOURCE: Final = 32
 _NOT_YET: Final = (
@@ -134,7 +136,8 @@ class Member:
             partition = ShareFetchPartition(partition_index=0, acknowledgement_batches=self._taken)
             request = ShareFetchRequest(
                 group_id=self._group, member_id=self._id, share_session_epoch=self._session_epoch,
-                max_wait_ms=500, min_bytes=1, max_bytes=50_000_000, max_records=500, batch_size=500,
+                max_wait_ms=500, min_bytes=1, max_bytes=50_000_000,
+                max_records=MAX_RECORDS, batch_size=MAX_RECORDS,
                 topics=[ShareFetchTopic(topic_id=self._topic_id, partitions=[partition])],
             )  # fmt: skip
             response = await self._fetches.send(request, ShareFetchResponse)
@@ -184,6 +187,7 @@ def produce(servers: str, topic: str, count: int, rate: float) -> None:
         {
             "bootstrap.servers": servers,
             "linger.ms": 0 if rate else 5,
+            "batch.num.messages": MAX_RECORDS,
             "queue.buffering.max.messages": 1_000_000,
         }
     )
