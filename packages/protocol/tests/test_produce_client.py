@@ -78,11 +78,11 @@ def test_the_batches_of_a_large_request_are_not_copied_and_a_small_request_is_on
     assert len(produce_request(9, 1, b"me", None, 1, 1, [(b"t", [(0, small)])])) == 1
 
 
-@pytest.mark.parametrize("version", [2, 12])
+@pytest.mark.parametrize("version", [2, 13])
 def test_other_versions_are_rejected(version: int) -> None:
-    with pytest.raises(ValueError, match="3 to 11"):
+    with pytest.raises(ValueError, match="3 to 12"):
         produce_request(version, 1, None, None, 1, 1, [])
-    with pytest.raises(ValueError, match="3 to 11"):
+    with pytest.raises(ValueError, match="3 to 12"):
         offsets_of(bytes(100), version)
 
 
