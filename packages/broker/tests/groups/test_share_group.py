@@ -96,15 +96,15 @@ def test_a_member_gets_partitions_once_their_state_has_begun() -> None:
     driver = Driver()
 
     first = driver.step(ShareHeartbeat(member_id="m", epoch=0, topics=frozenset({"a"})))
-    assert (first.epoch, first.assignment, first.state_epoch) == (1, {}, 1)
+    assert (first.epoch, first.assignment, first.state_epoch) == (2, {}, 2)
     assert first.to_initialize == {A: frozenset(range(4))}
-    waiting = driver.step(ShareHeartbeat(member_id="m", epoch=1))
-    assert (waiting.epoch, waiting.assignment, waiting.to_initialize) == (1, None, {})
+    waiting = driver.step(ShareHeartbeat(member_id="m", epoch=2))
+    assert (waiting.epoch, waiting.assignment, waiting.to_initialize) == (2, None, {})
 
     driver.step(StateInitialized(first.to_initialize))
-    after = driver.step(ShareHeartbeat(member_id="m", epoch=1))
-    assert (after.epoch, after.assignment) == (2, {A: frozenset(range(4))})
-    assert driver.step(ShareHeartbeat(member_id="m", epoch=2)).assignment is None
+    after = driver.step(ShareHeartbeat(member_id="m", epoch=2))
+    assert (after.epoch, after.assignment) == (3, {A: frozenset(range(4))})
+    assert driver.step(ShareHeartbeat(member_id="m", epoch=3)).assignment is None
 
 
 def test_a_beginning_that_failed_is_asked_for_again() -> None:
@@ -113,7 +113,7 @@ def test_a_beginning_that_failed_is_asked_for_again() -> None:
 
     driver.step(StateInitialized(first.to_initialize, has_failed=True))
 
-    assert driver.step(ShareHeartbeat(member_id="m", epoch=1)).to_initialize == first.to_initialize
+    assert driver.step(ShareHeartbeat(member_id="m", epoch=2)).to_initialize == first.to_initialize
 
 
 def test_a_beginning_without_an_outcome_is_asked_for_again_after_a_time() -> None:
@@ -121,7 +121,7 @@ def test_a_beginning_without_an_outcome_is_asked_for_again_after_a_time() -> Non
     first = driver.step(ShareHeartbeat(member_id="m", epoch=0, topics=frozenset({"a"})))
     driver.now_ms = 30_000
 
-    assert driver.step(ShareHeartbeat(member_id="m", epoch=1)).to_initialize == first.to_initialize
+    assert driver.step(ShareHeartbeat(member_id="m", epoch=2)).to_initialize == first.to_initialize
 
 
 def test_members_share_partitions_where_there_are_more_of_them() -> None:

@@ -293,7 +293,7 @@ async def test_what_was_never_initialized_is_not_read_and_not_written() -> None:
         assert now.coordinator.summary(KEY).start_offset == -1
         with pytest.raises(UnknownTopicOrPartition):
             await now.coordinator.initialize(KEY._replace(partition=4), 1, 0)
-        with pytest.raises(InvalidRequest):
+        with pytest.raises(UnknownTopicOrPartition):
             await now.coordinator.initialize(KEY._replace(topic_id=UUID(int=0)), 1, 0)
 
 

@@ -39,7 +39,6 @@ async def handle(
         return DescribeClusterResponse(
             error_code=error,
             error_message="Only the endpoints of brokers can be described.",
-            endpoint_type=request.endpoint_type,
         )
     operations = NO_OPERATIONS_ASKED
     if request.include_cluster_authorized_operations:

@@ -77,6 +77,6 @@ async def _described(
             async for member in context.paced(group.members)
         ],
         authorized_operations=authorized_operations(context, Resource(ResourceType.GROUP, group.group_id))
-        if with_operations
+        if with_operations and not has_error
         else NO_OPERATIONS_ASKED,
     )

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ottla.broker.share.hosting import Delivered, HostedSharePartition
     from ottla.broker.share.parts import ShareParts
 
+BATCH_OPTIMIZED: Final = 0
 RECORD_LIMIT: Final = 1
 _READS_WITHOUT_RECORDS: Final = 100
 """Reads of one fetch that only find records which nobody gets, before it waits for others."""
@@ -78,7 +79,7 @@ async def handle(services: Needs, request: ShareFetchRequest, context: RequestCo
     ]
     try:
         member = member_of(services, request, context)
-        _check_renewal(request)
+        _check(request)
         share = services.share()
         session = share.sessions.fetch(
             member,
@@ -111,8 +112,12 @@ async def handle(services: Needs, request: ShareFetchRequest, context: RequestCo
     return _response(fetch, results)
 
 
-def _check_renewal(request: ShareFetchRequest) -> None:
-    """Raise InvalidRequest for a fetch that renews locks and asks for records."""
+def _check(request: ShareFetchRequest) -> None:
+    """Raise InvalidRequest for an unknown mode, and for a fetch that renews locks and asks for records."""
+    if request.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
+        raise InvalidRequest(
+            f"There is no share_acquire_mode {request.share_acquire_mode}: 0 and 1 are known."
+        )
     if not request.is_renew_ack:
         return
     for name in ("max_bytes", "min_bytes", "max_records", "max_wait_ms"):

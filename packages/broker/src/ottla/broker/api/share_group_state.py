@@ -139,6 +139,9 @@ async def _of_topics(
     of_topic: Callable[..., T],
     result: type[R],
 ) -> list[T]:
+    """Answer for each topic; a request without a group has no results, as from Apache Kafka."""
+    if not request.group_id:
+        return []
     return [
         of_topic(
             topic_id=topic.topic_id,

@@ -134,6 +134,8 @@ class ShareCoordinator:
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
         """Begin the state of a share partition, again with a higher `state_epoch`."""
+        if key.topic_id == _NO_TOPIC_ID:
+            raise UnknownTopicOrPartition
         _check_key(key)
         if state_epoch < 0:
             raise InvalidRequest("The state epoch cannot be negative.")

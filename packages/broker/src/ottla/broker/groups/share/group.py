@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from ottla.broker.groups.kinds import GroupSurroundings
     from ottla.protocol.topics import TopicPartition
 
+FIRST_EPOCH: Final = 1
+"""The epoch of a group that has begun none."""
 JOINING: Final = 0
 LEAVING: Final = -1
 RETRY_MS: Final = 500
@@ -135,10 +137,12 @@ class ShareGroup:
         self.group_id = group_id
         self.surroundings = surroundings
         self.topics = GroupTopics(surroundings.metadata)
-        self.epoch = 0
-        self.assignment_epoch = 0
+        self.epoch = FIRST_EPOCH
+        self.assignment_epoch = FIRST_EPOCH
         self.assigned_at_ms = 0
         self.metadata_hash = 0
+        self._is_stored = False
+        """Whether the log has an epoch of the group."""
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Assignment] = {}
         self.initializing: dict[UUID, frozenset[int]] = {}
@@ -170,7 +174,7 @@ class ShareGroup:
     @property
     def is_unused(self) -> bool:
         """Whether the log has no record of the group."""
-        return not self.epoch and not self.members and not self._has_state_record
+        return not self._is_stored and not self.members and not self._has_state_record
 
     @property
     def may_expire(self) -> bool:
@@ -401,6 +405,8 @@ class ShareGroup:
             name for member in self.members.values() if member.member_id not in left for name in member.topics
         }
         outcome.records.append(epoch_record(self.group_id, self.epoch + 1, self.topics.hash_of(names)))
+        if left.issuperset(self.members):
+            outcome.records.append(target_epoch_record(self.group_id, self.epoch + 1, 0))
         return outcome
 
     # ---- the state of partitions
@@ -510,12 +516,13 @@ class ShareGroup:
         value: Any = record.value
         match key:
             case stored.ShareGroupMetadataKey():
-                self.epoch = 0 if value is None else value.epoch
+                self._is_stored = value is not None
+                self.epoch = FIRST_EPOCH if value is None else value.epoch
                 self.metadata_hash = 0 if value is None else value.metadata_hash
             case stored.ShareGroupMemberMetadataKey():
                 self._replay_member(key.member_id, value)
             case stored.ShareGroupTargetAssignmentMetadataKey():
-                self.assignment_epoch = 0 if value is None else value.assignment_epoch
+                self.assignment_epoch = FIRST_EPOCH if value is None else value.assignment_epoch
                 self.assigned_at_ms = 0 if value is None else value.assignment_timestamp
             case stored.ShareGroupTargetAssignmentMemberKey():
                 self.targets.pop(key.member_id, None)
