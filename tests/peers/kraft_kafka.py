@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import subprocess
 import time
 import uuid
@@ -25,6 +26,7 @@ class KraftKafka:
 
     `listeners` are there beside PLAINTEXT, by name. Nodes with one `cluster_id` are one cluster, if settings
     make all but one of them brokers of that one's controller.
+    `classes` are directories with classes of a test that settings name.
     `format_arguments` go to the storage tool: `--add-scram SCRAM-SHA-256=[name=anna,password=...]`.
     """
 
@@ -37,8 +39,10 @@ class KraftKafka:
         format_arguments: Sequence[str] = (),
         cluster_id: str | None = None,
         listeners: Mapping[str, Listener] | None = None,
+        classes: Sequence[Path] = (),
     ) -> None:
         self.data_dir = data_dir
+        self._classes = tuple(classes)
         self._listeners = dict(listeners or {})
         self.port = free_port()
         self.controller_port = free_port()
@@ -68,9 +72,10 @@ class KraftKafka:
 
     def start(self) -> Self:
         properties = self.format()
+        class_path = os.pathsep.join([*map(str, self._classes), kafka_4_server()])
         command = [
             "java", f"-Xmx{self.heap}", f"-Xms{self.heap}", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", _QUIET,
-            "-cp", kafka_4_server(), "kafka.Kafka", str(properties),
+            "-cp", class_path, "kafka.Kafka", str(properties),
         ]  # fmt: skip
         self._process = Process(command, self.data_dir / "kafka.out").start()
         self._wait_until_it_serves(self._process)
