@@ -16,7 +16,7 @@ from ottla.broker.server.broker import Broker
 from ottla.broker.testing import free_port
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
-from ottla.consumer import Consumer
+from ottla.consumer import Consumer, ShareConsumer
 from ottla.producer import Producer
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import share_groups as wire
@@ -181,6 +181,37 @@ async def test_a_group_that_was_never_used_gets_offsets_and_keeps_to_them(broker
     again = await brokers.delete("new", "t")
     assert (again.error_code, again.responses[0].error_code) == (0, 3)
     assert again.responses[0].error_message == "There is no offset information to delete."
+
+
+async def test_members_that_come_again_read_from_the_offsets_that_were_set_meanwhile(
+    brokers: TwoBrokers,
+) -> None:
+    async with Producer(brokers.servers) as producer:
+        for value in (b"0", b"1", b"2"):
+            await producer.send_and_wait("t", value, partition=0)
+    await brokers.alter("again", "t", (0, 0))
+    assert await _read(brokers, "again", 3) == [0, 1, 2]
+
+    altered = await brokers.alter("again", "t", (0, 1))
+    assert altered.responses[0].partitions[0].error_code == 0
+    assert await _read(brokers, "again", 2) == [1, 2]
+
+    assert not any(list(broker.services.share().partitions) for broker in brokers.brokers)
+
+
+async def _read(brokers: TwoBrokers, group: str, count: int) -> list[int]:
+    """Read and accept so many records as the only member; return their offsets."""
+    offsets: list[int] = []
+    async with (
+        asyncio.timeout(BOUND_S),
+        ShareConsumer("t", bootstrap_servers=brokers.servers, group_id=group) as consumer,
+    ):
+        while len(offsets) < count:
+            record = await consumer.getone()
+            offsets.append(record.offset)
+            record.accept()
+            await consumer.commit()
+    return offsets
 
 
 async def test_a_classic_group_keeps_its_offsets_where_share_offsets_are_set(brokers: TwoBrokers) -> None:

@@ -200,3 +200,16 @@ def test_settings_within_the_bounds_are_accepted() -> None:
     own = {"share.auto.offset.reset": "by_duration:PT1H", "share.record.lock.duration.ms": "15000"}
 
     check_group_settings(own, BrokerConfig())
+
+
+def test_a_group_is_known_until_its_last_session_ends() -> None:
+    sessions = ShareSessions(10)
+    first = fetch(sessions, 0, P0)
+    again = fetch(sessions, 0, P0)
+    other = fetch(sessions, 0, P1, member=TWO, connection="d")
+
+    assert not sessions.end(first)
+    assert sessions.end(other)
+    assert sessions.has_group("g")
+    assert sessions.end(again)
+    assert not sessions.has_group("g")

@@ -1,8 +1,9 @@
 """The share partitions of this broker: one for each group that reads a partition which it leads.
 
 Each is loaded from its coordinator with the first fetch, for one leadership: the next leader, this one after
-another, and a broker that has lost its session, load it again. What members do is written to the
-coordinator, one write at a time; what comes meanwhile goes with the next.
+another, and a broker that has lost its session, load it again, as do the first members after others have
+left. What members do is written to the coordinator, one write at a time; what comes meanwhile goes with the
+next.
 
 The module has over 500 lines because fetches, acknowledgements and writes of a share partition end together.
 """
@@ -94,6 +95,7 @@ class HostedSharePartition:
         self._queue: list[tuple[StateWrite, asyncio.Future[None] | None]] = []
         self._is_writing = False
         self._is_watching = False
+        self._is_left = False
 
     # ---- loading
 
@@ -126,6 +128,21 @@ class HostedSharePartition:
                 settled.set_exception(self.error)
         self._queue.clear()
         self.wake_all()
+
+    def left(self) -> None:
+        """Serve no more once nothing is locked and all is written: no member reads here."""
+        self._is_left = True
+        self._end_if_left()
+
+    def joined(self) -> None:
+        """Serve on: a member reads here."""
+        self._is_left = False
+
+    def _end_if_left(self) -> None:
+        if not self._is_left or self.error is not None or self._is_writing:
+            return
+        if self.core is None or not any(run.is_acquired for run in self.core.runs()):
+            self.fail(NotLeaderOrFollower())
 
     @property
     def active(self) -> SharePartition:
@@ -333,6 +350,7 @@ class HostedSharePartition:
         if write is not None:
             self._put(write, None)
             self.changed()
+        self._end_if_left()
 
     def _plan_expiry(self, core: SharePartition) -> None:
         deadline_ms = core.next_deadline_ms
@@ -355,6 +373,7 @@ class HostedSharePartition:
                 self._settle(queued, error)
         finally:
             self._is_writing = False
+            self._end_if_left()
 
     async def _write(self, batches: Sequence[StateBatch]) -> KafkaError | None:
         assert self.core is not None
@@ -416,6 +435,7 @@ class SharePartitions:
         self.timers: Timers[HostedSharePartition] = Timers(environment, HostedSharePartition.expire)
         self._record_threads = record_threads
         self._hosted: dict[TopicPartition, dict[SharePartitionKey, HostedSharePartition]] = {}
+        self._of_groups: dict[str, dict[HostedSharePartition, None]] = {}
         self._warnings = LimitedWarnings(log, environment.clock.monotonic_ms)
 
     def start(self) -> None:
@@ -440,8 +460,15 @@ class SharePartitions:
             return self.find(key, partition)
         if hosted is None:
             hosted = of_partition[key] = HostedSharePartition(key, partition, self)
+            self._of_groups.setdefault(key.group_id, {})[hosted] = None
             self.tasks.spawn(hosted.load(), "share-partition-load")
+        hosted.joined()
         return hosted
+
+    def group_left(self, group_id: str) -> None:
+        """Drop the share partitions of a group of which no member reads here any more."""
+        for hosted in list(self._of_groups.get(group_id, ())):
+            hosted.left()
 
     def forget(self, hosted: HostedSharePartition) -> None:
         """Drop a share partition that serves no more."""
@@ -452,6 +479,10 @@ class SharePartitions:
             del of_partition[hosted.key]
             if not of_partition:
                 del self._hosted[topic_partition]
+        of_group = self._of_groups.get(hosted.key.group_id, {})
+        of_group.pop(hosted, None)
+        if not of_group:
+            self._of_groups.pop(hosted.key.group_id, None)
 
     def leadership_changed(
         self, elected: Sequence[tuple[TopicPartition, int]], resigned: Sequence[tuple[TopicPartition, int]]

@@ -47,7 +47,11 @@ class ShareParts:
             self.release(session)
 
     def release(self, session: ShareSession) -> None:
-        """Release what a member holds in the partitions of its session."""
+        """Release what a member holds in the partitions of its session.
+
+        After the last member of a group that reads here its share partitions are dropped: the next one finds
+        the offsets that were set meanwhile.
+        """
         group_id, member_id = session.member
         for topic_id, number in session.partitions:
             topic = self.metadata.topic_name(topic_id)
@@ -58,6 +62,8 @@ class ShareParts:
             )
             if hosted is not None:
                 hosted.release(member_id)
+        if not self.sessions.has_group(group_id):
+            self.partitions.group_left(group_id)
 
 
 class ShareGroupSettings:

@@ -6,6 +6,7 @@ session than the broker may keep is refused; it never takes the place of one tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -63,10 +64,15 @@ class ShareSessions:
         self.limit = limit
         self._sessions: dict[Member, ShareSession] = {}
         self._of_connection: dict[str, dict[Member, None]] = {}
+        self._of_group: Counter[str] = Counter()
         self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def has_group(self, group_id: str) -> bool:
+        """Return whether a member of a group has a session."""
+        return group_id in self._of_group
 
     def fetch(
         self,
@@ -110,6 +116,10 @@ class ShareSessions:
             return False
         del self._sessions[session.member]
         self._partitions -= len(session.partitions)
+        group_id = session.member.group_id
+        self._of_group[group_id] -= 1
+        if not self._of_group[group_id]:
+            del self._of_group[group_id]
         members = self._of_connection.get(session.connection_id, {})
         members.pop(session.member, None)
         if not members:
@@ -131,6 +141,7 @@ class ShareSessions:
             raise ShareSessionLimitReached
         session = ShareSession(member, connection_id, partitions=dict.fromkeys(wanted))
         self._sessions[member] = session
+        self._of_group[member.group_id] += 1
         self._of_connection.setdefault(connection_id, {})[member] = None
         self._partitions += len(session.partitions)
         return session
