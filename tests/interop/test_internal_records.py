@@ -39,6 +39,12 @@ SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 SHARE_STATE = "org.apache.kafka.tools.consumer.group.share.ShareGroupStateMessageFormatter"
+OF_SOME_KINDS = {
+    "OffsetsMessageFormatter": {0, 1},
+    "GroupMetadataMessageFormatter": {2},
+    "ShareGroupMessageFormatter": set(range(9, 16)),
+}
+"""Kafka's formatters for __consumer_offsets, and the kinds of records that each of them prints."""
 TRANSACTIONS = "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"
 
 
@@ -180,6 +186,9 @@ def test_every_record_of_every_kind_of_group_is_printed_as_it_is_described(
     kinds = Counter(line["key"]["type"] for line in every)
     assert kinds == kept(servers, "__consumer_offsets")
     assert set(kinds) >= {1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 17, 19, 20, 21, 22}
+    for formatter, shown_kinds in OF_SOME_KINDS.items():
+        shown = printed(servers, "__consumer_offsets", f"org.apache.kafka.tools.consumer.{formatter}")
+        assert shown == [line for line in every if line["key"]["type"] in shown_kinds], formatter
     _share_state_is_printed(servers)
 
 
