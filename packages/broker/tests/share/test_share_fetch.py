@@ -203,7 +203,7 @@ def test_the_outcome_of_an_acknowledgement_whose_client_has_gone_is_no_fault(bro
     asyncio.run(story())
 
 
-def led_by(broker: BrokerThread, session_id: Callable[[], int]) -> SharePartitions:
+def led_by(broker: BrokerThread, session_id: Callable[[], int], reset: str = "earliest") -> SharePartitions:
     """Make share partitions of a broker whose session is this one."""
     assert broker.broker is not None
     services = broker.broker.services
@@ -211,7 +211,7 @@ def led_by(broker: BrokerThread, session_id: Callable[[], int]) -> SharePartitio
     return SharePartitions(
         environment=services.environment, persister=of_broker.persister, tasks=of_broker.tasks,
         record_threads=services.record_threads, session_id=session_id,
-        terms=lambda _: ShareGroupTerms(auto_offset_reset="earliest"),
+        terms=lambda _: ShareGroupTerms(auto_offset_reset=reset),
     )  # fmt: skip
 
 
@@ -296,6 +296,35 @@ def test_a_leader_goes_on_in_the_next_epoch_and_reads_the_state_again_after_othe
             await produce(broker, "deaths", "a", "b")
             taken = await asyncio.to_thread(broker.call, lead(topic_id), 60)
             assert taken == [Acquired(1, 1, 1)]
+
+    asyncio.run(story())
+
+
+def test_members_that_come_back_read_what_was_written_after_the_first_had_begun_at_the_end(
+    broker: BrokerThread,
+) -> None:
+    async def begin(partitions: SharePartitions, key: SharePartitionKey) -> list[Acquired]:
+        assert broker.broker is not None
+        led = broker.broker.services.replicas.leader(TopicPartition("late", 0))
+        return await acquire(partitions.find(key, led))
+
+    async def leave(partitions: SharePartitions) -> None:
+        (hosted,), ended = list(partitions), asyncio.Event()
+        hosted.wait(ended.set)
+        partitions.group_left("late")
+        await ended.wait()
+        assert list(partitions) == []
+
+    async def story() -> None:
+        async with connected(broker) as connection:
+            topic_id = await new_topic(broker, connection, "late")
+            await produce(broker, "late", "before")
+            partitions, key = led_by(broker, lambda: 1, "latest"), SharePartitionKey("late", topic_id, 0)
+            await asyncio.to_thread(broker.call, partitions.persister.initialize(key, 1, -1), 60)
+            assert await asyncio.to_thread(broker.call, begin(partitions, key), 60) == []
+            await asyncio.to_thread(broker.call, leave(partitions), 60)
+            await produce(broker, "late", "between")
+            assert await asyncio.to_thread(broker.call, begin(partitions, key), 60) == [Acquired(1, 1, 1)]
 
     asyncio.run(story())
 

@@ -96,6 +96,7 @@ class HostedSharePartition:
         self._is_writing = False
         self._is_watching = False
         self._is_left = False
+        self._has_stored_start = True
 
     # ---- loading
 
@@ -114,6 +115,7 @@ class HostedSharePartition:
             self.fail(UnknownServerError(f"The state of the share partition is damaged: {error}"))
         else:
             self._state_epoch = state.state_epoch
+            self._has_stored_start = state.start_offset != UNINITIALIZED
             self.core = core
             self._log_start_moved()
         self.wake_all()
@@ -141,7 +143,10 @@ class HostedSharePartition:
     def _end_if_left(self) -> None:
         if not self._is_left or self.error is not None or self._is_writing:
             return
-        if self.core is None or not any(run.is_acquired for run in self.core.runs()):
+        if self.core is not None and not self._has_stored_start:
+            self._has_stored_start = True  # else "latest" is another offset when the next member comes
+            self._put(StateWrite(0, ()), None)
+        elif self.core is None or not any(run.is_acquired for run in self.core.runs()):
             self.fail(NotLeaderOrFollower())
 
     @property
@@ -373,7 +378,7 @@ class HostedSharePartition:
                 self._settle(queued, error)
         finally:
             self._is_writing = False
-            self._end_if_left()
+        self._end_if_left()
 
     async def _write(self, batches: Sequence[StateBatch]) -> KafkaError | None:
         assert self.core is not None
@@ -386,6 +391,7 @@ class HostedSharePartition:
         )
         try:
             await self._shared.persister.write(self.key, written)
+            self._has_stored_start = True
         except KafkaError as error:
             return as_leader_error(error)
         except Exception:
