@@ -20,12 +20,14 @@ from ottla.broker.telemetry.otlp_export import (
     GIVE_UP_AFTER_MS,
     LONGEST_PAUSE_MS,
     Answer,
+    HttpCollector,
     OtlpExport,
     Outbox,
     answer_of,
     pause_ms,
 )
 from ottla.client.config_definition import ConfigError
+from peers.otlp_receiver import OtlpReceiver
 
 TAKEN = Answer(200)
 AWAY = Answer(None, "connection refused")
@@ -186,6 +188,29 @@ async def test_while_a_collector_is_slow_pushes_wait_within_their_bound() -> Non
     assert world.count("dropped-pushes") == 2
 
 
+async def test_a_url_that_no_request_can_be_sent_to_is_a_failure_like_others() -> None:
+    config = load_broker_config({"telemetry.otlp.endpoint": "https://\N{SNOWMAN}.com/v1/metrics"}).config
+
+    async with HttpCollector(config) as collector:
+        answer = await collector.post(b"push")
+
+    assert (answer.status, answer.reason) == (None, "Invalid IDNA hostname: '\N{SNOWMAN}.com'")
+
+
+async def test_a_secret_in_clear_goes_to_the_collector_itself_and_through_no_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with OtlpReceiver() as proxy, OtlpReceiver() as receiver:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1/metrics"))
+        settings = {"telemetry.otlp.endpoint": receiver.url, "telemetry.otlp.headers": "authorization=s3cret"}
+        async with HttpCollector(load_broker_config(settings).config) as collector:
+            answer = await collector.post(b"")
+
+        assert answer.is_taken
+        assert proxy.received.empty()
+        assert receiver.received.get(timeout=60).headers["authorization"] == "s3cret"
+
+
 # ---- settings
 
 
@@ -200,6 +225,13 @@ async def test_while_a_collector_is_slow_pushes_wait_within_their_bound() -> Non
         (
             {"telemetry.otlp.endpoint": "http://collector/v1/metrics", "telemetry.otlp.headers": "a=b"},
             "must begin with https",
+        ),
+        (
+            {
+                "telemetry.otlp.endpoint": "https://collector/v1/metrics",
+                "telemetry.otlp.ssl.truststore.location": "/nowhere/ca.pem",
+            },
+            "/nowhere/ca.pem has no certificates that can be read: No such file",
         ),
         ({"telemetry.otlp.headers": "no-value"}, "must be name=value"),
         ({"telemetry.otlp.headers": "a:b=c"}, "must be name=value"),

@@ -163,6 +163,18 @@ def _check_collector(config: MetricsSettings, url: str) -> None:
         raise ConfigError(OTLP, "must begin with https, or others could read telemetry.otlp.headers")
     if missing := [name for name in OTLP_PACKAGES if not _is_installed(name)]:
         raise ConfigError(OTLP, f"needs {', '.join(missing)}: pip install 'ottla-broker[telemetry]'")
+    if (file := config.telemetry_otlp_ssl_truststore_location) is not None:
+        _check_authorities(file)
+
+
+def _check_authorities(file: str) -> None:
+    import ssl
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except OSError as error:
+        reason = f"{file} has no certificates that can be read: {error.strerror or error}"
+        raise ConfigError("telemetry.otlp.ssl.truststore.location", reason) from None
 
 
 def _is_installed(name: str) -> bool:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
 
 from ottla.broker.config.metrics import headers_in
 from ottla.broker.runtime.frozen_classes import frozen
@@ -207,7 +208,7 @@ class HttpCollector:
         try:
             async with asyncio.timeout(2 * TIMEOUT_S):
                 return await self._post(body)
-        except (httpx2.HTTPError, OSError, TimeoutError) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             return Answer(None, _one_line(str(error)) or type(error).__name__)
 
     async def _post(self, body: bytes) -> Answer:
@@ -250,8 +251,11 @@ def _retry_after_ms(text: str | None) -> float | None:
 def _client(config: MetricsSettings) -> httpx2.AsyncClient:
     import httpx2
 
+    url = config.telemetry_otlp_endpoint or ""
+    is_in_clear = bool(config.telemetry_otlp_headers) and urlsplit(url).scheme == "http"
     return httpx2.AsyncClient(
         verify=trusting(config), follow_redirects=False, timeout=TIMEOUT_S,
+        trust_env=not is_in_clear,  # a proxy would read the secret
         headers={
             "content-type": "application/x-protobuf", "accept-encoding": "identity", "user-agent": "ottla",
             **headers_in(config.telemetry_otlp_headers),
