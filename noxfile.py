@@ -480,6 +480,14 @@ def share_simulation(session: nox.Session) -> None:
 
 
 @nox.session
+def consumer_simulation(session: nox.Session) -> None:
+    """Run the coordinators of a consumer group in virtual time (`-- --seeds 1:2000`)."""
+    _install(session, *TESTING)
+    command = ["python", "-m", "simulation.consumer_groups", *session.posargs]
+    session.run(*command, env={"PYTHONPATH": str(ROOT / "tests")})
+
+
+@nox.session
 def streams_kills(session: nox.Session) -> None:
     """Kill one of two members that write to SQLite, under load, in fifty rounds (`-- --rounds N`)."""
     _install(session, "psutil", "confluent-kafka")

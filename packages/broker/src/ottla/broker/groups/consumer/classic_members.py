@@ -193,8 +193,11 @@ class ClassicMembers:
         return StepOutcome(replies=[Reply(heartbeat.token, HeartbeatResult(error))])
 
     def _must_join(self, member: ConsumerMember) -> bool:
-        if member.epoch < self._group.assignment_epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
+        group = self._group
+        if member.epoch < group.assignment_epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
             return True
+        if group.assignment_epoch < group.epoch and group.classic_count == len(group.members):
+            return True  # only a join makes the assignment where no member of the other protocol is left
         return member.state is MemberState.UNRELEASED_PARTITIONS and not self._waits(member)
 
     def _waits(self, member: ConsumerMember) -> bool:

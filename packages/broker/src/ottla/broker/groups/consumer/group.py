@@ -24,7 +24,7 @@ from ottla.broker.groups.consumer.heartbeats import ConsumerHeartbeat, Heartbeat
 from ottla.broker.groups.consumer.members import ConsumerMember, MemberState, Wait
 from ottla.broker.groups.consumer.stored_group import StoredConsumerGroup
 from ottla.broker.groups.consumer.subscriptions import Subscriptions, assignor_of
-from ottla.broker.groups.consumer.target_assignments import AssignmentPart, TargetAssignments
+from ottla.broker.groups.consumer.target_assignments import ASSIGN, AssignmentPart, TargetAssignments
 from ottla.broker.groups.kinds import (
     GroupKind,
     KindRecord,
@@ -134,9 +134,10 @@ class ConsumerGroup(StoredConsumerGroup):
                 return self._targets.assigned(event, wall_ms)
             case TimePassed():
                 return self._time_passed(now_ms, wall_ms)
-            case WorkFailed():
-                self.resolves = self.assigns = False
+            case WorkFailed(name=name):
+                self._work_failed(name)
             case NotWritten():
+                self.resolved_version = None
                 for key in self._due:
                     self.deadlines.set(key, now_ms + RETRY_MS)
             case Loaded():
@@ -144,6 +145,12 @@ class ConsumerGroup(StoredConsumerGroup):
             case Unloaded() | Removed() | Succeeded():
                 self.deadlines = Deadlines()
         return StepOutcome()
+
+    def _work_failed(self, name: str) -> None:
+        if name == ASSIGN:
+            self.assigns = False
+        else:
+            self.resolves = False
 
     def _classic_request(
         self, event: Join | Sync | Heartbeat | Leave, now_ms: float, wall_ms: int

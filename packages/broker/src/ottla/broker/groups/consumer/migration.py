@@ -92,6 +92,8 @@ def _upgraded(group: Group, member: GroupMember, topics: GroupTopics) -> Consume
             f"{refused}an unsupported custom assignor is in use. Please refer to the documentation or switch "
             "to a default assignor before re-attempting the upgrade."
         )
+    # Where the rebalance that goes on has taken the assignments, a member still has what it has joined with.
+    owned = subscription.owned_partitions if assignment is None else assignment.assigned_partitions
     return ConsumerMember(
         member_id=member.member_id,
         epoch=group.generation,
@@ -104,7 +106,7 @@ def _upgraded(group: Group, member: GroupMember, topics: GroupTopics) -> Consume
         topics=frozenset(subscription.topics),
         assigned={
             topic_id: dict.fromkeys(topic.partitions, group.generation)
-            for topic in (() if assignment is None else assignment.assigned_partitions)
+            for topic in owned
             if (topic_id := topics.id_of(topic.topic)) is not None
         },
         classic=ClassicProtocols(member.session_timeout_ms, member.protocols),

@@ -139,6 +139,11 @@ class StoredConsumerGroup:
         """The group epoch in which the topics were compared last; None when they may have changed since."""
         self.resolves = False
         """Whether expressions are being resolved."""
+        self.resolved_version: int | None = None
+        """The version of this broker's topics for which they were resolved last; None before that.
+
+        The version in a record counts the topics of the broker that wrote it.
+        """
         self.assigns = False
         """Whether a target assignment is being made in steps."""
         self._owners: dict[UUID, dict[int, int]] = {}

@@ -141,7 +141,8 @@ class Subscriptions:
         refresh_ms = group.surroundings.config.group_consumer_regex_refresh_interval_ms
         is_due = is_new or len(wanted) != len(group.expressions)
         if known is not None:
-            is_due |= known.version < group.topics.version or wall_ms > known.at_ms + refresh_ms
+            is_due |= group.resolved_version is None or group.resolved_version < group.topics.version
+            is_due |= wall_ms > known.at_ms + refresh_ms
         if not is_due or not wanted:
             return
         group.resolves = True
@@ -160,6 +161,7 @@ class Subscriptions:
         for expression, found in event.expressions.items():
             if group.expression_readers[expression] == 0:
                 continue
+            group.resolved_version = found.version
             before = group.expressions.get(expression)
             if before is None or before.topics != found.topics:
                 is_other |= bool(found.topics) or (before is not None and bool(before.topics))

@@ -23,6 +23,8 @@ from ottla.broker.runtime.loop_budget import LONG, SLICE, at_once, slices
 if TYPE_CHECKING:
     from ottla.broker.groups.consumer.stored_group import StoredConsumerGroup
 
+ASSIGN: Final = "assign"
+"""The work that makes an assignment in steps."""
 _MANY_PARTITIONS: Final = 5_000
 
 
@@ -63,7 +65,7 @@ class TargetAssignments:
         steps = self._assignment(members, targets, ASSIGNORS[assignor_of(self._group, member, updated)])
         if len(members) > LONG or self._partitions_to_assign() > _MANY_PARTITIONS:
             group.assigns = True
-            outcome.work.append(Work("assign", lambda: steps, lambda changed: _in_parts(changed, epoch)))
+            outcome.work.append(Work(ASSIGN, lambda: steps, lambda changed: _in_parts(changed, epoch)))
             return last
         changed = at_once(steps)
         outcome.records += [

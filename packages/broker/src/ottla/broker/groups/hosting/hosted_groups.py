@@ -230,12 +230,15 @@ class HostedGroups:
 
     def perform(self, hosted: HostedGroup, outcome: StepOutcome) -> None:
         """Perform the effects of a step: write, reply, and wait for the next deadline."""
-        if outcome.records or hosted.behind is not None:
-            self._write_records(hosted, outcome)
-        else:
+        if not outcome.records and hosted.behind is None:
             self._reply(outcome.replies)
-        for work in outcome.work:
-            self._tasks.spawn(self._do(hosted, work), work.name)
+            self._begin_work(hosted, outcome)
+        elif self._write_records(hosted, outcome):
+            self._begin_work(hosted, outcome)
+        elif outcome.successor is None:
+            # Work builds on the records of its step, such as the group epoch that it assigns for.
+            for work in outcome.work:
+                self.step(hosted, WorkFailed(work.name))
         if outcome.rebalanced:
             self.meters.rebalances[hosted.group.kind].mark(outcome.rebalanced)
         self.timers.set(hosted, hosted.group.wake_at_ms)
@@ -243,19 +246,23 @@ class HostedGroups:
             for persist in outcome.persist:
                 self._write_group(hosted, persist)
 
+    def _begin_work(self, hosted: HostedGroup, outcome: StepOutcome) -> None:
+        for work in outcome.work:
+            self._tasks.spawn(self._do(hosted, hosted.group, work), work.name)
+
     def _reply(self, replies: Iterable[AnyReply]) -> None:
         for reply in replies:
             self._answers.call(partial(_answer, reply))
 
-    def _write_records(self, hosted: HostedGroup, outcome: StepOutcome) -> None:
-        """Append the records of a step, and reply once they are committed.
+    def _write_records(self, hosted: HostedGroup, outcome: StepOutcome) -> bool:
+        """Append the records of a step, and reply once they are committed; return whether the log has them.
 
         A step without records may have seen what is not committed yet: its replies wait for the last records.
         """
         if not outcome.records:
             assert hosted.behind is not None
             hosted.behind += outcome.replies
-            return
+            return True
         before, waiting = hosted.group, outcome.replies
         partition = self.runtime.partitions.get(hosted.partition)
 
@@ -269,17 +276,19 @@ class HostedGroups:
 
         if partition is None:
             settled(NotCoordinator())
-            return
+            return False
         hosted.behind = waiting
         if outcome.successor is not None:
             hosted.group = outcome.successor
         if not self.writer.write(partition, outcome.records, settled, at_once=True):
             hosted.group = before
             hosted.group.step(NotWritten(), self.clock.monotonic_ms(), self.clock.now_ms())
-        elif outcome.successor is not None:
+            return False
+        if outcome.successor is not None:
             self.perform(hosted, before.step(Succeeded(), self.clock.monotonic_ms(), self.clock.now_ms()))
             for event in outcome.then:
                 self.step(hosted, event)
+        return True
 
     async def until_committed(self, hosted: HostedGroup) -> None:
         """Wait until the last records of a group are committed. Raises the error of their write.
@@ -292,9 +301,9 @@ class HostedGroups:
             hosted.behind.append(Reply(committed, None))
             await committed
 
-    async def _do(self, hosted: HostedGroup, work: Work) -> None:
-        """Do the long work of a group, unless another coordinator takes the group over meanwhile."""
-        group, turn = hosted.group, self.budget.turn()
+    async def _do(self, hosted: HostedGroup, group: HostableGroup, work: Work) -> None:
+        """Do the long work of a group, unless another group or coordinator takes its place meanwhile."""
+        turn = self.budget.turn()
         try:
             events = work.events(await turn.run(work.steps()))
         except Exception:

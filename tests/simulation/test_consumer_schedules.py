@@ -1,0 +1,35 @@
+"""Schedules of consumer groups keep their promises, and notice each changed rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.consumer_groups import run_seeds
+from simulation.consumer_mutants import CONSUMER_MUTANTS
+from simulation.group_schedules import is_noticed
+
+WITHIN = 150
+FAILED = {
+    7: "a consumer group of classic members assigned nothing after one of them had died",
+    28: "work of a group that was replaced meanwhile, or whose records were refused, went on",
+    37: "topics of expressions were compared with the count of another broker's topics",
+    118: "a write that took too long was answered by an error that ends Java's consumers",
+    146: "a group that was upgraded in its rebalance forgot what cooperative members have",
+}
+"""Seeds that have failed, each with what was wrong."""
+
+
+def test_schedules_of_consumer_groups_keep_their_promises() -> None:
+    assert run_seeds(range(1, 16)) > 300  # partitions did move
+
+
+@pytest.mark.parametrize("seed", FAILED)
+def test_a_schedule_that_has_failed_keeps_its_promises(seed: int) -> None:
+    assert run_seeds(range(seed, seed + 1)) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CONSUMER_MUTANTS)
+def test_a_changed_rule_of_consumer_groups_is_noticed(name: str) -> None:
+    assert is_noticed(CONSUMER_MUTANTS[name](), run_seeds, range(1, WITHIN + 1))
