@@ -385,6 +385,9 @@ async def test_a_leader_gives_up_a_coordinator_that_nobody_elects() -> None:
         async with asyncio.timeout(40):
             with pytest.raises(CoordinatorNotAvailable):
                 await persister.initialize(KEY, 1, 0)
+        async with asyncio.timeout(2):  # somebody waits for this one
+            with pytest.raises(CoordinatorNotAvailable):
+                await persister.summary(KEY)
 
 
 def no_other(broker_id: int) -> Peer:

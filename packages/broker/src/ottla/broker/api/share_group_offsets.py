@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -109,7 +111,7 @@ async def _described(
         answer.error_code, answer.error_message = int(error.code), str(error) or None
         return answer
     refused = await refused_names(context, DESCRIBE_TOPICS, wanted)
-    states: dict[TopicPartition, ShareState] = {}
+    keys: dict[TopicPartition, SharePartitionKey] = {}
     for name, numbers in wanted.items():
         if topics is None and name in refused:
             continue
@@ -122,11 +124,10 @@ async def _described(
                     **_failure(TopicAuthorizationFailed() if name in refused else None),
                 )
             )  # fmt: skip
-            state = await _summary(services, SharePartitionKey(group_id, topic_id, number), name)
-            if state is not None:
-                states[TopicPartition(name, number)] = state
+            if topic_id != _NO_ID and 0 <= number < services.metadata.partition_count(name):
+                keys[TopicPartition(name, number)] = SharePartitionKey(group_id, topic_id, number)
         answer.topics.append(described)
-    await _add_states(services, answer, states)
+    await _add_states(services, answer, await _summaries(services, keys, context))
     return answer
 
 
@@ -147,14 +148,21 @@ def _begun(services: Needs, group_id: str) -> dict[str, Iterable[int]]:
     }
 
 
-async def _summary(services: Needs, key: SharePartitionKey, topic: str) -> ShareState | None:
-    """Return the state of a partition; None for one that has none, or whose coordinator has failed."""
-    if key.topic_id == _NO_ID or not 0 <= key.partition < services.metadata.partition_count(topic):
-        return None
-    try:
-        return await services.share().persister.summary(key)
-    except KafkaError:
-        return None
+async def _summaries(
+    services: Needs, keys: Mapping[TopicPartition, SharePartitionKey], context: RequestContext
+) -> dict[TopicPartition, ShareState]:
+    """Return the states of the partitions that have one; one wait for coordinators that are away."""
+    states: dict[TopicPartition, ShareState] = {}
+    persister = services.share().persister
+
+    async def read(of: TopicPartition, key: SharePartitionKey) -> None:
+        with suppress(KafkaError):
+            states[of] = await persister.summary(key)
+
+    async with asyncio.TaskGroup() as tasks:
+        async for of, key in context.paced(keys.items()):
+            tasks.create_task(read(of, key))
+    return states
 
 
 async def _add_states(

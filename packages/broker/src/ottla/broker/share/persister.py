@@ -43,6 +43,8 @@ ATTEMPTS: Final = 20
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
 _ATTEMPTS_AT_LEADERS: Final = 2
+_ATTEMPTS_OF_READERS: Final = 5
+"""A second and a half: a client that asks where a group is waits for the answer, and may ask again."""
 _REPEATED: Final = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -172,7 +174,7 @@ class SharePersister:
                 delivery_complete_count=found.delivery_complete_count,
             )
 
-        return await self._ask(key, here, elsewhere)
+        return await self._ask(key, here, elsewhere, _ATTEMPTS_OF_READERS)
 
     # ---- the leaders of partitions
 
@@ -220,9 +222,10 @@ class SharePersister:
         key: SharePartitionKey,
         here: Callable[[], Awaitable[T]],
         elsewhere: Callable[[Peer], Awaitable[T]],
+        attempts: int = ATTEMPTS,
     ) -> T:
         error: KafkaError = CoordinatorNotAvailable()
-        for attempt in range(ATTEMPTS):
+        for attempt in range(attempts):
             if attempt:
                 await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S))
             try:
