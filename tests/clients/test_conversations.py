@@ -37,6 +37,10 @@ ARGUED: Final = (
         "Apache Kafka finds no name for its own exception; ours knows no offsets of it.",
     ),
     (
+        r"share_groups: offsets of (a topic|all topics) are described, \d: .*(start_offset|lag)",
+        "Ottla writes where a group began as its members leave; Apache Kafka forgets it with the leader.",
+    ),
+    (
         r"share_sessions_2: a mode that there is not: error_code",
         "Apache Kafka finds no name for its own exception; ours says that the request is invalid.",
     ),
