@@ -391,7 +391,7 @@ async def test_offsets_of_records_whose_partitions_were_taken_away_are_refused(
             await consumer.seek_to_beginning()
         taken = {partition: records[-1].offset + 1 for partition, records in found.items()}
         await producer.begin_transaction()
-        async with Consumer(topic, bootstrap_servers=servers, **settings):
+        async with Consumer(topic, bootstrap_servers=servers, enable_auto_commit=False, **settings):
             while len(consumer.assignment()) == 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         while len(consumer.assignment()) != 3:  # noqa: ASYNC110

@@ -456,8 +456,8 @@ def test_a_group_is_described_with_owned_partitions_that_have_no_commit(broker: 
     as_json = ottla("group", "describe", "billing", "--json", broker=broker)
 
     assert [line.split() for line in table.stdout.splitlines()[2:]] == [
-        ["orders", "0", "5", "7", "2", "cashier"],
-        ["orders", "1", "-", "7", "-", "cashier"],
+        ["orders", "0", "5", "7", "2", "cashier", "-", "m"],
+        ["orders", "1", "-", "7", "-", "cashier", "-", "m"],
     ]
     assert [each["offset"] for each in json.loads(as_json.stdout)["offsets"]] == [5, None]
 
@@ -481,4 +481,4 @@ def test_a_group_is_described_with_commits_of_a_deleted_partition(broker: Script
     done = ottla("group", "describe", "billing", broker=broker)
 
     assert time.monotonic() - began < 30
-    assert done.stdout.splitlines()[3].split() == ["orders", "9", "3", "-", "-", "-"]
+    assert done.stdout.splitlines()[3].split() == ["orders", "9", "3", "-", "-", "-", "-", "-"]
