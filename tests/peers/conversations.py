@@ -356,7 +356,7 @@ def batch(*values: str | None, **options: Any) -> bytes:
 
 
 async def spoken(script: Script, port: int) -> list[Exchange]:
-    """Have a conversation with the broker at a port, and return it as it is written down."""
+    """Send the requests of a conversation to the broker at a port; return them with their answers."""
     async with Conversation(port) as conversation:
         await conversation.coordinators()
         await script(conversation)

@@ -1,4 +1,4 @@
-"""What the recorded conversations about logs, transactions, the cluster and its clients' metrics ask.
+"""The requests of the recorded conversations about logs, transactions, the cluster and clients' metrics.
 
 650 lines because a conversation is a list of requests, with as many lines as they have fields.
 """

@@ -1,4 +1,4 @@
-"""What the recorded conversations about share groups and their state ask, in their order.
+"""The requests of the recorded conversations about share groups and their state, in order.
 
 650 lines because a conversation is a list of requests, with as many lines as they have fields.
 """

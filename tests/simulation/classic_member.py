@@ -164,7 +164,7 @@ class ClassicMember(Member):
         self.take({p: since for p, since in assigned.items() if p not in self.owned})
 
     def _assign(self, joined: JoinResult) -> dict[str, bytes]:
-        """Assign in turns; cooperatively what has an owner stays with it, or goes to none for now."""
+        """Assign in turns; cooperatively a partition stays with its owner, or goes to none in this round."""
         readers: dict[str, list[str]] = {}
         owners: dict[tuple[str, int], list[str]] = {}
         for member in joined.members:

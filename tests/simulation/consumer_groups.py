@@ -39,7 +39,7 @@ from simulation.logged_group import LoggedConsumerGroup
 
 FAULTS_S: Final = 50.0
 REST_S: Final = (SESSION_MS + REBALANCE_MS) / 1000 + 16
-"""What may pass before all is known: sessions and rebalances end, expressions are looked for after 10 s."""
+"""The rest before a group must be stable: sessions and rebalances end, expressions are resolved in 10 s."""
 MOST_BEATS: Final = 20
 """The heartbeats after which everyone has its target."""
 MOST_MEMBERS: Final = 6

@@ -124,7 +124,7 @@ class Topics:
 
 
 class BrokerTopics(FakeTopics):
-    """What one broker knows of the topics: all, after a while."""
+    """The topics as one broker knows them: all, after a while."""
 
     def __init__(self, topics: Topics) -> None:
         super().__init__(is_told=False)
