@@ -16,6 +16,7 @@ from ottla.broker.groups.classic.events import (
     MemberIdentity,
     Sync,
 )
+from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeats import ConsumerHeartbeat, HeartbeatAnswer
 from ottla.broker.groups.consumer.testing import topic_id
 from ottla.broker.groups.hosting.coordinator import GroupCoordinator
@@ -188,6 +189,22 @@ async def test_members_that_wait_in_a_rebalance_join_again_after_the_upgrade() -
 
         assert waiting.result().error is ErrorCode.REBALANCE_IN_PROGRESS
         assert (await groups.join("g", a_join(first))).error is ErrorCode.NONE
+
+
+@in_virtual_time
+async def test_a_classic_group_that_is_upgraded_before_its_first_generation_begins_in_epoch_1() -> None:
+    settings = SETTINGS | {"group_initial_rebalance_delay_ms": "3000"}
+    async with leading(MemoryStore(PARTITIONS), topics=topics(), **settings) as groups:
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(groups.join("g", a_join("", new_member_id="old")))
+            await asyncio.sleep(1)
+            assert not waiting.done()
+
+            new = await beat(groups, "new", 0)
+
+        group = groups.find("g", GroupKind.CONSUMER).group
+        assert isinstance(group, ConsumerGroup)
+        assert (group.members["old"].epoch, group.epoch, new.epoch) == (1, 2, 2)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from ottla.broker.groups.consumer.members import (
     target_record,
     without_epochs,
 )
+from ottla.broker.groups.consumer.stored_group import FIRST_EPOCH
 from ottla.broker.groups.kinds import KindRecord, Loaded, StepOutcome
 from ottla.broker.groups.records import GroupRecord
 from ottla.protocol.errors import GroupIdNotFound
@@ -67,8 +68,9 @@ def refuse_upgrade(group: Group, policy: str, most: int) -> None:
 
 def upgrade_records(group: Group, topics: GroupTopics) -> list[KindRecord]:
     """Return the records of the consumer group that a classic group becomes. Raises GroupIdNotFound."""
-    group_id, generation = group.group_id, group.generation
-    members = [_upgraded(group, member, topics) for member in group.members]
+    # A group whose first rebalance goes on has no generation yet, and no member is ever in epoch 0.
+    group_id, generation = group.group_id, max(group.generation, FIRST_EPOCH)
+    members = [_upgraded(group, member, generation, topics) for member in group.members]
     read = {name for member in members for name in member.topics}
     return [
         *(member_record(group_id, member) for member in members),
@@ -79,7 +81,7 @@ def upgrade_records(group: Group, topics: GroupTopics) -> list[KindRecord]:
     ]
 
 
-def _upgraded(group: Group, member: GroupMember, topics: GroupTopics) -> ConsumerMember:
+def _upgraded(group: Group, member: GroupMember, epoch: int, topics: GroupTopics) -> ConsumerMember:
     refused = f"Cannot upgrade classic group {group.group_id} to consumer group because "
     metadata = member.metadata(group.protocol_name) or member.protocols[0][1]
     try:
@@ -96,8 +98,8 @@ def _upgraded(group: Group, member: GroupMember, topics: GroupTopics) -> Consume
     owned = subscription.owned_partitions if assignment is None else assignment.assigned_partitions
     return ConsumerMember(
         member_id=member.member_id,
-        epoch=group.generation,
-        previous_epoch=group.generation,
+        epoch=epoch,
+        previous_epoch=epoch,
         instance_id=member.instance_id,
         rack_id=subscription.rack_id or None,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
@@ -105,7 +107,7 @@ def _upgraded(group: Group, member: GroupMember, topics: GroupTopics) -> Consume
         client_host=member.client_host,
         topics=frozenset(subscription.topics),
         assigned={
-            topic_id: dict.fromkeys(topic.partitions, group.generation)
+            topic_id: dict.fromkeys(topic.partitions, epoch)
             for topic in owned
             if (topic_id := topics.id_of(topic.topic)) is not None
         },
