@@ -207,6 +207,21 @@ async def test_a_classic_group_that_is_upgraded_before_its_first_generation_begi
         assert (group.members["old"].epoch, group.epoch, new.epoch) == (1, 2, 2)
 
 
+@in_virtual_time
+async def test_partitions_that_members_had_before_a_downgrade_are_theirs_after_an_upgrade() -> None:
+    async with leading(MemoryStore(PARTITIONS), topics=topics(), **SETTINGS) as groups:
+        (old,), _ = await classic_group(groups, {"old": assignment(0, 1, 2, 3)})
+        await beat(groups, "new", 0)  # half of the partitions shall go to it
+        await beat(groups, "new", -1)
+        assert groups.describe_group("g").state.value == "PreparingRebalance"
+
+        await beat(groups, "newer", 0)
+
+        group = groups.find("g", GroupKind.CONSUMER).group
+        assert isinstance(group, ConsumerGroup)
+        assert group.members[old].assigned[TOPIC].keys() == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize(
     ("settings", "data", "problem"),
     [
@@ -336,3 +351,17 @@ async def test_a_static_member_comes_back_by_the_classic_protocol_and_takes_the_
         assert [topic.partitions for topic in assigned] == [[0, 1, 2, 3]]
     async with leading(store, topics=known, **SETTINGS) as groups:
         assert [member.member_id for member in groups.describe_group("g").members] == ["old"]
+
+
+@in_virtual_time
+async def test_a_member_that_waits_for_partitions_joins_again_after_a_static_one_downgrades_it() -> None:
+    async with leading(MemoryStore(PARTITIONS), topics=topics(), **SETTINGS) as groups:
+        await beat(groups, "new", 0, instance_id="i")
+        waiting, parts = await rejoin(groups, "waiting")
+        assert parts == []
+        await beat(groups, "new", -2, instance_id="i")
+
+        joined = await groups.join("g", a_join("", instance_id="i", new_member_id="old"))
+
+        assert joined.error is ErrorCode.NONE
+        assert await heard(groups, "waiting", waiting.generation) is ErrorCode.REBALANCE_IN_PROGRESS

@@ -149,7 +149,12 @@ class ClassicMembers:
             joining if member.member_id == replaced.member_id else member for member in group.members.values()
         ]
         joining = replace(joining, epoch=group.epoch)
-        is_behind = group.assignment_epoch < epoch
+        # In a stable classic group nobody would ask a member to take what it has waited for.
+        is_behind = group.assignment_epoch < epoch or any(
+            not member.is_reconciled_to(group.assignment_epoch)
+            for member in group.members.values()
+            if member is not replaced
+        )
         outcome = downgraded(group, members, wall_ms, rebalances=is_behind, joining=joining)
         outcome.replies.append(Reply(join.token, _joined(joining)))
         return outcome

@@ -165,7 +165,7 @@ def downgraded(
         protocol_type=CONSUMER_PROTOCOL_TYPE,
         protocol_name=protocol,
         state_since_ms=wall_ms,
-        members=tuple(_downgraded(group, member, protocol) for member in members),
+        members=tuple(_downgraded(group, member, protocol, rebalances) for member in members),
     )
     records = list(group.tombstones())
     if joining is not None:  # its own records may be in this batch
@@ -187,11 +187,17 @@ def _protocol_of(members: Iterable[ConsumerMember]) -> str:
     return votes.most_common(1)[0][0]
 
 
-def _downgraded(group: StoredConsumerGroup, member: ConsumerMember, protocol: str) -> MemberSnapshot:
+def _downgraded(
+    group: StoredConsumerGroup, member: ConsumerMember, protocol: str, rebalances: bool
+) -> MemberSnapshot:
+    """Return a member of the classic group: with what it has where that rebalances, else with its target.
+
+    The group may be a consumer group again before that rebalance has ended: what members have stays theirs.
+    """
     classic = member.classic
     assert classic is not None
     metadata = dict(classic.supported)[protocol]
-    target = group.target_of(member.member_id, member.instance_id)
+    target = _present(member) if rebalances else group.target_of(member.member_id, member.instance_id)
     return MemberSnapshot(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -202,6 +208,13 @@ def _downgraded(group: StoredConsumerGroup, member: ConsumerMember, protocol: st
         subscription=metadata,
         assignment=assignment_bytes(target, group.topics, metadata),
     )
+
+
+def _present(member: ConsumerMember) -> Assignment:
+    return {
+        topic: frozenset({**member.assigned.get(topic, {}), **member.revoking.get(topic, {})})
+        for topic in {**member.assigned, **member.revoking}
+    }
 
 
 def assignment_bytes(assignment: Assignment, topics: GroupTopics, metadata: bytes) -> bytes:
