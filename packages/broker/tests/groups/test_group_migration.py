@@ -222,6 +222,28 @@ async def test_partitions_that_members_had_before_a_downgrade_are_theirs_after_a
         assert group.members[old].assigned[TOPIC].keys() == {0, 1, 2, 3}
 
 
+@in_virtual_time
+async def test_a_classic_member_joins_and_expressions_of_others_match_as_before() -> None:
+    known = topics()
+    async with leading(MemoryStore(PARTITIONS), topics=known, **SETTINGS) as groups:
+        reader = await beat(groups, "new", 0, topics=frozenset(), expression="to.*")
+        await asyncio.sleep(1)
+        reader = await beat(groups, "new", reader.epoch)
+        assert reader.assignment == {TOPIC: frozenset(range(4))}
+        await asyncio.sleep(11)  # topics are looked for again
+        known.publish_partitions({"tools": (topic_id(2), 1)})
+
+        await groups.join("g", a_join("old"))
+        await asyncio.sleep(1)
+
+        group = groups.find("g", GroupKind.CONSUMER).group
+        assert isinstance(group, ConsumerGroup)
+        assert group.expressions["to.*"].topics == {"topic"}
+        await beat(groups, "new", reader.epoch)
+        await asyncio.sleep(1)
+        assert group.expressions["to.*"].topics == {"topic", "tools"}
+
+
 @pytest.mark.parametrize(
     ("settings", "data", "problem"),
     [

@@ -100,7 +100,8 @@ class ClassicMembers:
         else:
             member = heartbeats.find_static(member_id, join.instance_id, is_unknown, True, outcome.records)
         updated = _updated(member, join, subscription)
-        change = self._subscriptions.subscribe(member, updated, lambda _: False, wall_ms, outcome)
+        # The heartbeats of members that read by expressions look for their topics.
+        change = self._subscriptions.subscribe(member, updated, None, wall_ms, outcome)
         owned = self._ids_of(subscription)
         replaced = group.static_member(join.instance_id)
         if replaced is not None and replaced.classic is None and may_downgrade(group, [replaced], stays=True):

@@ -42,17 +42,21 @@ class Subscriptions:
         self,
         member: ConsumerMember,
         updated: ConsumerMember,
-        may_describe: Callable[[str], bool],
+        may_describe: Callable[[str], bool] | None,
         wall_ms: int,
         outcome: StepOutcome,
     ) -> SubscriptionChange:
-        """Store what a member has changed, and begin a group epoch if partitions may move by it."""
+        """Store what a member has changed, and begin a group epoch if partitions may move by it.
+
+        A member that reads by no expression and has no `may_describe` begins no look for topics.
+        """
         group = self._group
         if updated != member:
             outcome.records.append(member_record(group.group_id, updated))
         names = updated.topics != member.topics
         has_expression, is_resolved = self._expression_changed(member, updated, outcome)
-        self._resolve(member, updated, may_describe, wall_ms, outcome)
+        if may_describe is not None:
+            self._resolve(member, updated, may_describe, wall_ms, outcome)
         bumps = names or is_resolved or assignor_of(self._group, member, updated) != assignor_of(self._group)
         if bumps or group.checked_epoch is None or group.epoch < group.checked_epoch:
             return SubscriptionChange(
