@@ -12,6 +12,7 @@ import pytest
 from ottla.broker.groups.assigned.assignors import ASSIGNORS, GroupSpec, MemberSpec
 from ottla.broker.groups.consumer.expressions import compiled, resolve
 from ottla.broker.groups.consumer.testing import topic_id
+from ottla.broker.runtime.loop_budget import at_once
 from ottla.protocol.errors import InvalidRegularExpression
 
 MEMBERS = 10_000
@@ -51,6 +52,22 @@ def test_an_assignment_is_made_in_short_steps(name: str, alike: bool) -> None:
     assigned = in_short_steps(ASSIGNORS[name](group))
 
     assert sum(len(indexes) for parts in assigned.values() for indexes in parts.values()) == 20 * TOPICS
+
+
+@pytest.mark.parametrize("name", ["uniform", "range"])
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_broker_assigns_that_does_not_know_of_all_partitions_yet(name: str, alike: bool) -> None:
+    first, second = topic_id(1), topic_id(2)
+    members = {
+        "a": MemberSpec({first}, {first: frozenset({0, 3})}),
+        "b": MemberSpec({first} if alike else {first, second}, {first: frozenset({1, 2})}),
+    }
+    group = GroupSpec(members, {first: 2, second: 1}, is_homogeneous=alike)
+
+    assigned = at_once(ASSIGNORS[name](group))
+
+    known = [index for parts in assigned.values() for index in parts.get(first, ()) if index < 2]
+    assert sorted(known) == [0, 1]
 
 
 @pytest.mark.parametrize("expression", [".*", "(a|b|t)*.*[0-9]{1,200}x?", "(x+x+)+y", "((t|x)*)*z"])

@@ -248,6 +248,8 @@ class _Balance:
                 if topic in member.topics:
                     self._sizes[number] += len(partitions)
                     owners = self._owners[topic]
+                    # This broker may not know yet of partitions that another coordinator has assigned.
+                    owners += [_NOBODY] * (max(partitions, default=-1) + 1 - len(owners))
                     for index in partitions:
                         owners[index] = number
             if number % SLICE == 0:
