@@ -293,15 +293,28 @@ class Schedule:
 
     def check_taken(self, member: Member, partitions: Collection[Partition]) -> None:
         """Raise InvariantViolated if another member of the group reads one of these partitions."""
-        present = self.logged.update().members
+        self.logged.update()
         self.taken += len(partitions)
-        if member.member_id not in present:
+        if not self._is_known(member):
             return  # it was fenced, and does not know it
         for other in self.members:
-            if other is member or other.member_id not in present:
+            if other is member or not self._is_known(other):
                 continue
             if both := other.owned.keys() & set(partitions):
                 raise InvariantViolated(f"{min(both)} is read by {other} and by {member}")
+
+    def removals(self, member: Member) -> int:
+        """Return how often a member was taken out of the group."""
+        return self.logged.update().removals[member.member_id]
+
+    def _is_known(self, member: Member) -> bool:
+        """Whether the log has a member with what it was assigned last.
+
+        A consumer group takes a classic member in again, by the id that it had, before it hears that it was
+        removed (so does Apache Kafka): until its SyncGroup it reads what others have.
+        """
+        logged = self.logged
+        return member.member_id in logged.members and logged.removals[member.member_id] == member.removals
 
     def committing(self, member: Member, epoch: int, offsets: Mapping[Partition, int]) -> CommitAttempt:
         """Note what the log has of a member that begins to commit."""

@@ -56,6 +56,8 @@ class Member(ABC):
         self.paused_until_s = 0.0
         self.lost = 0
         """How often it was fenced."""
+        self.removals = 0
+        """How often it had been removed from the group when that confirmed last that it is a member."""
         self._broker = self.cluster.guess_coordinator()
         self._wakes = asyncio.Event()
         self.task = self.cluster.spawn(self._live())
@@ -249,7 +251,7 @@ class ConsumerMember(Member):
         )
 
     async def _beat(self) -> None:
-        event, is_joining = self._heartbeat(), self.epoch == 0
+        event, is_joining, removals = self._heartbeat(), self.epoch == 0, self.schedule.removals(self)
         try:
             answer: HeartbeatAnswer | None = await self.ask(
                 lambda groups: groups.request(GROUP, GroupKind.CONSUMER, event, creates=is_joining)
@@ -265,7 +267,7 @@ class ConsumerMember(Member):
             raise InvariantViolated(f"the epoch of {self} goes back from {self.epoch} to {answer.epoch}")
         if answer.epoch <= 0:
             raise InvariantViolated(f"{self} is in epoch {answer.epoch}")
-        self.epoch = answer.epoch
+        self.epoch, self.removals = answer.epoch, removals
         if answer.assignment is not None:
             before = self._assigned or {}
             self._assigned = {

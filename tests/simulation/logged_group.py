@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.groups.consumer.group import ConsumerGroup
@@ -38,6 +39,8 @@ class LoggedConsumerGroup:
             config, GroupLimits(), lambda _: {}, metadata, random.Random(1)
         )
         self._rewritten = self._read = 0
+        self.removals: Counter[str] = Counter()
+        """How often each member was taken out of the group."""
         self._begin()
 
     def _begin(self) -> None:
@@ -50,16 +53,25 @@ class LoggedConsumerGroup:
     def update(self) -> LoggedConsumerGroup:
         """Read what is new. Raises InvariantViolated for an epoch that goes back."""
         is_whole = self._rewritten != self._log.rewritten
+        before: Collection[str] = list(self.members)
         if is_whole:
             self._rewritten, self._read = self._log.rewritten, 0
             self._begin()
         for entry in self._log.entries[self._read :]:
             self._take(entry.records, checks=not is_whole)
+            if not is_whole:
+                before = self._count_removals(before)
+        self._count_removals(before)
         self._read = len(self._log.entries)
         if is_whole:
             self._epoch = self.replica.epoch
             self._assignment_epoch = self.replica.assignment_epoch
         return self
+
+    def _count_removals(self, before: Collection[str]) -> Collection[str]:
+        present = list(self.members)
+        self.removals.update(set(before).difference(present))
+        return present
 
     @property
     def members(self) -> Mapping[str, None]:

@@ -15,6 +15,12 @@ FAILED = {
     37: "topics of expressions were compared with the count of another broker's topics",
     118: "a write that took too long was answered by an error that ends Java's consumers",
     146: "a group that was upgraded in its rebalance forgot what cooperative members have",
+    308: "a coordinator that did not know of all partitions yet failed to assign",
+    514: "a removed classic member that joined again counted as one that reads what it has lost",
+    532: "a group that was upgraded in its first rebalance was in epoch 0",
+    1808: "a removed classic member that joined again counted as one that reads what it has lost",
+    1836: "a classic member that joined left expressions without topics",
+    1970: "a downgraded group that was upgraded again forgot what members have",
 }
 """Seeds that have failed, each with what was wrong."""
 
