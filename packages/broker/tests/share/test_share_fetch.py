@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from ottla.broker.api import share_fetch
 from ottla.broker.api.testing import FakeSession
+from ottla.broker.log.files.file_slices import Slice
 from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.requests.context import RequestContext
@@ -352,6 +354,37 @@ def test_members_share_the_records_of_one_partition(broker: BrokerThread) -> Non
             response = await two.fetch((1, 2, [ACCEPT]), wait_ms=0)
             assert only(response).acknowledge_error_code == 0
             assert await one.take(wait_ms=50) == []
+
+    asyncio.run(story())
+
+
+def test_a_fetch_reads_little_more_of_the_log_than_its_member_gets(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+    read = HostedPartition.read
+
+    def recorded(partition: HostedPartition, *arguments: Any, **named: Any) -> Slice:
+        found = read(partition, *arguments, **named)
+        lengths.append(found.length)
+        return found
+
+    async def story() -> None:
+        async with connected(broker) as connection:
+            topic_id = await new_topic(broker, connection, "backlog")
+            await produce(broker, "backlog", *[str(number).ljust(10_000) for number in range(60)])
+            member = Member(connection, "one", topic_id)
+            monkeypatch.setattr(HostedPartition, "read", recorded)
+
+            few = await member.take(records=2)
+            lengths_of_few = lengths.copy()
+            lengths.clear()
+            many = await member.take(records=40)
+
+            assert (few[0][0], few[-1][1]) == (0, 1)
+            assert max(lengths_of_few) <= 64 * 1024
+            assert (many[0][0], many[-1][1]) == (2, 41)
+            assert max(lengths) >= 40 * 10_000
 
     asyncio.run(story())
 

@@ -98,6 +98,30 @@ def test_acquired_batches_end_where_batches_of_the_log_end() -> None:
     assert fetch(partition, log_of(3, 3, 3, 3), size=5) == [(0, 5, 1), (6, 11, 1)]
 
 
+def test_no_more_is_read_than_an_acquisition_needs() -> None:
+    partition = SharePartition(0, limits=ShareLimits(max_record_locks=30))
+    log = log_of(10, 10, 10, 10)
+    assert partition.read_end(5) == 4
+
+    assert fetch(partition, log, most=10) == [(0, 9, 1)]
+    assert fetch(partition, log, most=10, member="b") == [(10, 19, 1)]
+    assert partition.read_end(500) == 29  # the limit of locks
+
+    finish(partition, acknowledge(partition, 0, 4, RELEASE))
+    assert partition.read_end(5) == 9  # a batch in flight is read whole
+    assert partition.read_end(8) == 22  # what another member holds does not count
+
+    assert fetch(partition, log, most=20, member="c") == [(0, 4, 2), (20, 29, 1)]
+    assert partition.read_end(500) == 29  # at the limit only what is in flight
+
+
+def test_the_end_of_a_read_lies_in_a_gap_that_holds_enough() -> None:
+    partition = SharePartition(0, [StateBatch(10, 19, ACKED, 1)])
+
+    assert partition.read_end(4) == 3
+    assert partition.read_end(15) == 24
+
+
 def test_batch_optimized_acquires_the_whole_batch_of_the_last_record() -> None:
     partition = SharePartition(0)
 

@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+_READ_BYTES: Final = 64 * 1024
+"""As much of the log is read at first: five hundred records of 100 bytes."""
 
 
 class ShareGroupTerms(NamedTuple):
@@ -213,13 +215,24 @@ class HostedSharePartition:
         end = self.visible_end(terms.committed_only)
         if offset >= end or self.is_reading:
             return Delivered(b"", [], False)
-        found = self.partition.read(offset, max_bytes, up_to=end, at_least_one=at_least_one)
+        request = asked(offset)
+        found = self._read(core.read_end(request.max_records), offset, max_bytes, end, at_least_one)
         if not found.length:
             return Delivered(b"", [], False)
         if self.partition.is_cold(offset, found):
             await self._warm(found)
             core = self.active
-        return self._acquire(core, asked(offset), found, committed_only=terms.committed_only)
+        return self._acquire(core, request, found, committed_only=terms.committed_only)
+
+    def _read(self, last: int, offset: int, max_bytes: int, end: int, at_least_one: bool) -> Slice:
+        """Find the batches up to an offset, and few behind it: members allow more bytes than they take."""
+        size = min(_READ_BYTES, max_bytes)
+        while True:
+            found = self.partition.read(offset, size, up_to=end, at_least_one=at_least_one)
+            if size == max_bytes or (found.length and found.end_offset > min(last, end - 1)):
+                break
+            size = min(4 * size, max_bytes)
+        return found
 
     async def _warm(self, found: Slice) -> None:
         from ottla.broker.log.files.file_slices import warm

@@ -199,6 +199,24 @@ class SharePartition:
         """Return whether a fetch could acquire anything."""
         return self.next_fetch_offset() != self.next_offset or self.in_flight < self.limits.max_record_locks
 
+    def read_end(self, wanted: int) -> int:
+        """Return the last offset that an acquisition of so many records needs, from `next_fetch_offset` on.
+
+        It takes less where the log lacks offsets; what is behind would be read for nothing.
+        """
+        position, left = self.next_fetch_offset(), min(wanted, self.limits.max_record_locks - self.in_flight)
+        if left <= 0:
+            return self.next_offset - 1
+        for batch in self._overlapping(position, self.next_offset - 1):
+            if position + left <= batch.first:
+                break
+            left -= max(0, batch.first - position)
+            position = batch.last + 1
+            left -= sum(run.last - run.first + 1 for run in batch.runs if run.is_available)
+            if left <= 0:
+                return batch.last
+        return position + left - 1
+
     # ---- acquisition
 
     def acquire(
