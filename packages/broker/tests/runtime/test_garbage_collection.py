@@ -7,7 +7,8 @@ import gc
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 
 import pytest
 
@@ -19,7 +20,7 @@ from ottla.broker.runtime.garbage_collection import (
     QUIET_S,
     Collector,
 )
-from ottla.broker.runtime.loop_budget import LoopBudget
+from ottla.broker.runtime.loop_budget import MANY, LoopBudget, Turn
 
 
 class TimedCollector:
@@ -113,6 +114,7 @@ def count(phase, info):
         now_ms[0] += examined[-1] / 5_000  # as a machine that looks at 5,000 objects in a millisecond
 
 gc.disable()
+started = [[] for _ in range({started})]
 policy.end_start()
 gc.callbacks.insert(0, count)
 gc.callbacks.remove(policy)
@@ -123,8 +125,11 @@ print(max(examined))
 """
 
 
-def test_no_full_collection_looks_at_more_than_a_few_milliseconds_of_objects() -> None:
-    done = subprocess.run([sys.executable, "-c", EXAMINE], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("started", [0, 400_000])
+def test_no_full_collection_looks_at_more_than_a_few_milliseconds_of_objects(started: int) -> None:
+    program = EXAMINE.format(started=started)
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert int(done.stdout) <= 20_000  # 4 ms; those of 20,000 connections would be 600,000
 
@@ -186,11 +191,29 @@ async def test_an_endless_attack_does_not_hold_them_off_for_ever() -> None:
 async def test_a_request_that_rests_holds_them_off() -> None:
     before, budget = gc.get_threshold(), LoopBudget(lambda: 0.0)
 
-    await budget.long_requests.next_turn()
+    await budget.long_requests.next_turn(has_many=True)
 
     assert gc.get_threshold()[2] > before[2]
     await asyncio.sleep(2 * QUIET_S)
     assert gc.get_threshold() == before
+
+
+@pytest.mark.usefixtures("thresholds")
+@in_virtual_time
+async def test_only_a_request_of_thousands_of_elements_holds_them_off() -> None:
+    before, budget = gc.get_threshold(), LoopBudget(ticking())
+    few, many = Turn(budget.long_requests), Turn(budget.long_requests)
+
+    async for _ in few.over(range(MANY)):
+        assert gc.get_threshold() == before
+    await few.rest()
+    assert gc.get_threshold() == before
+    async for _ in many.over(range(MANY + 1)):
+        pass
+    await many.rest()
+
+    assert gc.get_threshold()[2] > before[2]
+    await asyncio.sleep(2 * QUIET_S)
 
 
 @pytest.mark.usefixtures("thresholds")
@@ -211,7 +234,7 @@ async def test_two_brokers_of_a_process_do_not_keep_each_others_thresholds() -> 
 @in_virtual_time
 async def test_a_broker_that_stops_leaves_the_process_as_it_was() -> None:
     before, budget = gc.get_threshold(), LoopBudget(lambda: 0.0)
-    await budget.long_requests.next_turn()
+    await budget.long_requests.next_turn(has_many=True)
 
     budget.close()
 
@@ -223,9 +246,15 @@ async def test_a_broker_that_stops_leaves_the_process_as_it_was() -> None:
 async def test_background_work_that_rests_does_not_hold_them_off() -> None:
     before, budget = gc.get_threshold(), LoopBudget(lambda: 0.0)
 
-    await budget.background.next_turn()
+    await budget.background.next_turn(has_many=True)
 
     assert gc.get_threshold() == before
+
+
+def ticking() -> Callable[[], float]:
+    """Return a clock that is a millisecond later whenever it is read."""
+    ticks = count()
+    return lambda: float(next(ticks))
 
 
 def no_clock() -> Collector:

@@ -268,6 +268,7 @@ class Dispatcher(Generic[S]):
                 if not (call.route.of_brokers(so_far) and await self._access.is_broker(call.context)):
                     self._refuse_length(call, announced)
                 limited = False
+            turn.steps = max(turn.steps, announced)
             await turn.yield_if_spent()
         turn.charge()
 

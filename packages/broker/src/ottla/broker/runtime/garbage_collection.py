@@ -7,7 +7,7 @@ rules keep it short, from the start of a process to its end:
 2. A full collection comes early, after few new objects. The survivors of one that took long are set aside for
    an hour: with 12,000 connections it would take 150 ms, again and again while they come. An object that was
    set aside goes by its references when its connection is closed; only cycles wait.
-3. While long requests have their elements in memory, full collections wait. Requests of 100,000 elements make
+3. While requests have thousands of elements in memory, full collections wait. Those of 100,000 elements make
    a million objects, which go by their references when the answer is sent; a collection of them would take a
    tenth of a second and more, and find nothing. Collections of the young generations go on.
 """
@@ -64,6 +64,7 @@ class Collector:
         """
         gc.collect()
         gc.freeze()
+        gc.collect()  # of nothing: else the next waits until a quarter as many objects as there are now are new
         collect_fully_early()
         gc.callbacks.append(self)
         gc.enable()

@@ -52,6 +52,8 @@ LONG: Final = 256
 """Elements from which on a list is worked through in steps where there are two ways."""
 SLICE: Final = 128
 """Elements between two looks at the clock where one takes about 10 µs."""
+MANY: Final = 4_096
+"""Elements from which on work has so many objects that no full collection shall look at them meanwhile."""
 LAG_SAMPLE_INTERVAL_MS: Final = 100
 
 
@@ -107,7 +109,7 @@ class Share:
     __slots__ = (
         "_began_ms",
         "_is_taken",
-        "_on_wait",
+        "_on_many",
         "_turn_ends",
         "_waiting",
         "limit_ms",
@@ -116,14 +118,14 @@ class Share:
     )
 
     def __init__(
-        self, limit_ms: float, now_ms: Callable[[], float], on_wait: Callable[[], None] | None = None
+        self, limit_ms: float, now_ms: Callable[[], float], on_many: Callable[[], None] | None = None
     ) -> None:
-        """`on_wait` is called whenever work has to wait for its next turn."""
+        """`on_many` is called whenever work with many elements in memory has to wait for its next turn."""
         self.limit_ms = limit_ms
         self.now_ms = now_ms
         self.used_ms = 0.0
         """Milliseconds used of the present turn of the loop."""
-        self._on_wait = on_wait
+        self._on_many = on_many
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._turn_ends = False
         self._is_taken = False
@@ -147,10 +149,13 @@ class Share:
             return False
         return now_ms - self._began_ms >= self.limit_ms
 
-    async def next_turn(self) -> None:
-        """Wait for a turn of the loop, behind those that wait already."""
-        if self._on_wait is not None:
-            self._on_wait()
+    async def next_turn(self, *, has_many: bool = False) -> None:
+        """Wait for a turn of the loop, behind those that wait already.
+
+        Work that `has_many` elements in memory says so.
+        """
+        if has_many and self._on_many is not None:
+            self._on_many()
         if not self._is_taken:
             # The turn ends first in the next pass of the loop: `_end_turn` stands before this task.
             self._is_taken = True
@@ -218,7 +223,7 @@ class Turn:
     async def rest_without_client(self) -> None:
         """Wait for the next turn, also after the client has gone."""
         self.charge()
-        await self._share.next_turn()
+        await self._share.next_turn(has_many=self.steps > MANY)
         self._since_ms = self._share.now_ms()
 
     def charge(self) -> None:
