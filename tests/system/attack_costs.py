@@ -2,7 +2,8 @@
 
 For each attack the table shows the largest memory of the broker, the longest stall that the client has seen,
 the longest turn of the event loop (processor time) with the number of turns over 10 ms, and the 99th
-percentile of the acknowledgements. The first row, without an attack, is what the machine itself does.
+percentile of the acknowledgements. The first row, without an attack, is what the machine itself does. Below
+a row stand stacks of turns of 50 ms and longer.
 
 python tests/system/fuzz.py --attacks
 """
@@ -40,6 +41,8 @@ class Cost:
     turns: Turns
     is_secured: bool
     p99_ms: float
+    stacks: list[str]
+    """Where the longest turns were."""
 
     def too_much(self, *, with_times: bool) -> list[str]:
         """Return the goals that were missed."""
@@ -129,7 +132,7 @@ def cost_of(made: MadeAttack, folder: Path) -> Cost:
         rss_mib = largest_rss_mib(broker.pid)
         broker.kill()  # some attacks leave work behind that a clean stop would wait for
         is_secured = made.broker is not MeasuredBroker
-        return Cost(rss_mib, max(answers), turns, is_secured, p99)
+        return Cost(rss_mib, max(answers), turns, is_secured, p99, broker.longest_stacks_since(began_s))
 
 
 def run(folder: Path, wanted: str, *, with_times: bool) -> list[str]:
@@ -150,5 +153,7 @@ def run(folder: Path, wanted: str, *, with_times: bool) -> list[str]:
             f"{cost.turns.longest_ms:>5.1f} ms {cost.turns.over_10_ms:>6} {cost.p99_ms:>6.1f} ms",
             flush=True,
         )
+        for stack in cost.stacks:
+            print(f"    {stack}", flush=True)
         wrong += [f"{name}: {said}" for said in cost.too_much(with_times=with_times)]
     return wrong

@@ -9,8 +9,8 @@ python tests/system/fuzz.py --frames 1000000
 
 With `--secure before` the frames are those of clients that do not log in, with `--secure after` those of
 logged-in clients: half of a user without rights, half of one with all. Half of each goes to a SASL_SSL and
-half to a SASL_PLAINTEXT listener. With `--attacks` it runs the attacks of `attacks.py` and
-`login_attacks.py` and the like, each by its name, and shows their costs.
+half to a SASL_PLAINTEXT listener. With `--attacks` it runs the attacks of `attacks.py`,
+`group_attacks.py`, `login_attacks.py` and the like, each by its name, and shows their costs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ OF_LOGINS = {
     "delegation.token.expiry.time.ms": "2000",
     "delegation.token.expiry.check.interval.ms": "1000",
 }
-ATTACKS = ("attacks", "handshake_attacks", "login_attacks")
+ATTACKS = ("attacks", "group_attacks", "handshake_attacks", "login_attacks")
 """Modules that register theirs."""
 LISTENERS = ("SASL_SSL", "SASL_PLAINTEXT")
 

@@ -64,7 +64,7 @@ class Collector:
         """
         gc.collect()
         gc.freeze()
-        gc.collect()  # of nothing: else the next waits until a quarter as many objects as there are now are new
+        gc.collect()  # of nothing: else the next waits until a quarter as many objects are new
         collect_fully_early()
         gc.callbacks.append(self)
         gc.enable()
