@@ -133,7 +133,7 @@ class ClassicMember(Member):
             instance_id=self.instance_id,
             assignments=assignments,
         )
-        removals = self.schedule.removals(self)
+        removals = self.schedule.reports.removals(self)
         synced = await self._classic(lambda groups: groups.sync(GROUP, sync), REBALANCE_MS / 1000 + 5)
         if synced is not None:
             self._must_join, self.removals = False, removals

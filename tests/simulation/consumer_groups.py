@@ -3,13 +3,15 @@
 The product's group coordinators run on three brokers in virtual time (`group_cluster`), with the members of
 `group_members`. Run `python -m simulation.consumer_groups --seeds 1:2000`. What must hold:
 
-- A member takes a partition only when no other member that the log has reads it.
-- Epochs of the group, of its assignment and of its members never go back.
+- A member takes a partition only when no other member that the log has reads it, and reads only what it has
+  by the log.
+- Epochs of the group, of its assignment and of its members never go back; who missed one is fenced.
 - A member that was fenced commits nothing, nor does one in an epoch before it had the partition; one that has
   it may always commit. No acknowledged offset is lost.
 - The group in memory is what its log makes.
 - Every request is answered, with no error that clients do not expect, and nothing fails unexpectedly.
-- After the last fault, everyone soon has its target, every partition has one reader, and none is fenced.
+- After the last fault, members that give nothing up are removed; everyone soon has its target, every
+  partition has one reader, also one that is new, and none is fenced.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ import asyncio
 import random
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 from ottla.broker.config import load_broker_config
 from ottla.broker.groups.consumer import target_assignments
 from ottla.broker.groups.consumer.group import ConsumerGroup
+from ottla.broker.groups.consumer.members import MemberState
 from ottla.broker.groups.consumer.testing import state_of
 from ottla.broker.groups.hosting import hosted_groups
 from ottla.broker.groups.hosting.coordinator import GroupCoordinator
@@ -36,6 +39,7 @@ from simulation.group_members import BEAT_S, REBALANCE_MS, ConsumerMember, Membe
 from simulation.group_schedules import command, run_each
 from simulation.invariant_violated import InvariantViolated
 from simulation.logged_group import LoggedConsumerGroup
+from simulation.member_reports import MemberReports
 
 FAULTS_S: Final = 50.0
 REST_S: Final = (SESSION_MS + REBALANCE_MS) / 1000 + 16
@@ -45,20 +49,6 @@ MOST_BEATS: Final = 20
 MOST_MEMBERS: Final = 6
 EXPRESSIONS: Final = ("t[0-2]", ".*", "t1|t4", "x")
 RECREATED_AFTER_S: Final = 3.0
-REFUSED: Final = {
-    ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID,
-    ErrorCode.FENCED_INSTANCE_ID,
-}  # fmt: skip
-
-
-class CommitAttempt(NamedTuple):
-    """A commit, and what the log had of its member when it was sent."""
-
-    epoch: int
-    offsets: Mapping[Partition, int]
-    was_member: bool
-    since: Mapping[Partition, int | None]
-    leadership: tuple[int, int]
 
 
 class Schedule:
@@ -84,8 +74,7 @@ class Schedule:
             self.cluster.log, self.config, self.cluster.brokers[0].topics.metadata
         )
         self.members: list[Member] = []
-        self.acknowledged: dict[Partition, int] = {}
-        self.taken = 0
+        self.reports = MemberReports(self.cluster, self.logged, self.members)
         self._numbers = 0
         self._deleted_s: dict[str, float] = {}
 
@@ -99,7 +88,7 @@ class Schedule:
                     for member in self.members:
                         member.end()
         self._raise_problems()
-        return self.taken
+        return self.reports.taken
 
     async def _run(self) -> None:
         for number in range(3):
@@ -257,7 +246,7 @@ class Schedule:
             self.cluster.elect(self.chance.choice(others), begins_after_s=self.chance.choice([0, 1]))
         if broker is self.cluster.leader:
             return  # no other can be elected
-        self.cluster.spawn(self.cluster.restart(broker))
+        self.cluster.restart(broker)
 
     def _stall(self) -> None:
         self.cluster.log.stalls_until_s = self._now_s() + self.chance.choice([1, 6])
@@ -283,82 +272,11 @@ class Schedule:
 
     async def _delete(self, coordinator: GroupCoordinator) -> None:
         if (await coordinator.delete_groups([GROUP]))[GROUP] is ErrorCode.NONE:
-            self.acknowledged.clear()  # its offsets go with it
+            self.reports.acknowledged.clear()  # its offsets go with it
 
     def _configure(self) -> None:
         self.cluster.group_settings["consumer.session.timeout.ms"] = str(self.chance.choice([5_000, 6_000]))
         self.cluster.group_settings["consumer.assignment.interval.ms"] = self.chance.choice(["0", "700"])
-
-    # ---- what members report
-
-    def check_taken(self, member: Member, partitions: Collection[Partition]) -> None:
-        """Raise InvariantViolated if another member of the group reads one of these partitions."""
-        self.logged.update()
-        self.taken += len(partitions)
-        if not self._is_known(member):
-            return  # it was fenced, and does not know it
-        for other in self.members:
-            if other is member or not self._is_known(other):
-                continue
-            if both := other.owned.keys() & set(partitions):
-                raise InvariantViolated(f"{min(both)} is read by {other} and by {member}")
-
-    def removals(self, member: Member) -> int:
-        """Return how often a member was taken out of the group."""
-        return self.logged.update().removals[member.member_id]
-
-    def _is_known(self, member: Member) -> bool:
-        """Whether the log has a member with what it was assigned last.
-
-        A consumer group takes a classic member in again, by the id that it had, before it hears that it was
-        removed (so does Apache Kafka): until its SyncGroup it reads what others have.
-        """
-        logged = self.logged
-        return member.member_id in logged.members and logged.removals[member.member_id] == member.removals
-
-    def committing(self, member: Member, epoch: int, offsets: Mapping[Partition, int]) -> CommitAttempt:
-        """Note what the log has of a member that begins to commit."""
-        logged = self.logged.update()
-        since = {partition: logged.since(member.member_id, partition) for partition in offsets}
-        return CommitAttempt(
-            epoch, offsets, member.member_id in logged.members, since, self._leadership(member)
-        )
-
-    def _leadership(self, member: Member) -> tuple[int, int]:
-        log = self.cluster.log
-        return (log.epoch, log.rewritten) if member._broker == log.leader else (-1, -1)
-
-    def committed(self, member: Member, attempt: CommitAttempt, code: ErrorCode) -> None:
-        """Check the answer to a commit."""
-        logged = self.logged.update()
-        is_member = member.member_id in logged.members
-        since = {p: logged.since(member.member_id, p) for p in attempt.offsets}
-        if code is ErrorCode.NONE:
-            if not is_member and not attempt.was_member:
-                raise InvariantViolated(f"a commit of {member} is taken, which was fenced")
-            for partition, first in since.items():
-                if first is not None and attempt.epoch < first == attempt.since[partition]:
-                    raise InvariantViolated(
-                        f"{member} commits {partition} in epoch {attempt.epoch}, which it has since {first}"
-                    )
-            for partition, offset in attempt.offsets.items():
-                self.acknowledged[partition] = max(offset, self.acknowledged.get(partition, 0))
-        elif code in REFUSED and is_member and attempt.was_member and not logged.is_classic:
-            if attempt.leadership != self._leadership(member) or attempt.leadership[0] < 0:
-                return
-            known = self.cluster.leader.topics.metadata
-            if all(
-                first is not None and first == attempt.since[p] and first <= attempt.epoch <= member.epoch
-                and known.topic_name(p[0]) is not None
-                for p, first in since.items()
-            ):  # fmt: skip
-                raise InvariantViolated(f"a commit of {member} is refused: {code.name}")
-
-    def check_fetched(self, partition: Partition, offset: int, least: int) -> None:
-        """Raise InvariantViolated if an acknowledged offset is gone."""
-        metadata = [broker.topics.metadata for broker in self.cluster.brokers]
-        if offset < least and all(known.topic_name(partition[0]) is not None for known in metadata):
-            raise InvariantViolated(f"offset {least} of {partition} was acknowledged, {offset} is fetched")
 
     # ---- what is checked all the time
 
@@ -385,6 +303,7 @@ class Schedule:
             if value != logged[name]:
                 raise InvariantViolated(f"{name} is {value}, and {logged[name]} by the log")
         self._check_owners(hosted.group)
+        self.reports.check_read()
 
     def _check_owners(self, group: ConsumerGroup) -> None:
         owners: dict[Partition, str] = {}
@@ -410,14 +329,13 @@ class Schedule:
         if not self.members:
             self._join()
         await asyncio.sleep(REST_S)
+        self._check_revocations()
         for member in self.members:
             member.is_hung = False
-        for _ in range(MOST_BEATS):
-            await asyncio.sleep(BEAT_S)
-            self._check()
-            if self._unrest() is None:
-                break
+        await self._until_rest()
         lost = sum(member.lost for member in self.members)
+        self._grow_a_topic()
+        await self._until_rest()
         await asyncio.sleep(8 * BEAT_S)
         self._check()
         problem = self._unrest()
@@ -425,6 +343,34 @@ class Schedule:
             problem = "members are fenced, though nothing happens"
         if problem is not None:
             raise InvariantViolated(f"in the end {problem}")
+
+    async def _until_rest(self) -> None:
+        for _ in range(MOST_BEATS):
+            await asyncio.sleep(BEAT_S)
+            self._check()
+            if self._unrest() is None:
+                break
+
+    def _grow_a_topic(self) -> None:
+        """Add partitions to a topic that is read: by a heartbeat of the consumer protocol they are noticed.
+
+        A consumer group of classic members notices them with the next join only; so does that of Kafka.
+        """
+        read = sorted({name for member in self.members for name in self._read_by(member)})
+        if not read or not (
+            self.logged.update().is_classic
+            or any(isinstance(member, ConsumerMember) for member in self.members)
+        ):
+            return
+        name = self.chance.choice(read)
+        self.cluster.topics.create(name, self.cluster.topics.present[name][1] + 1)
+        self.cluster.publish([name], within_s=0.1)
+
+    def _check_revocations(self) -> None:
+        """Raise InvariantViolated where a member may keep for ever what others wait for."""
+        for member_id, member in self.logged.update().replica.members.items():
+            if member.state is MemberState.UNREVOKED_PARTITIONS:
+                raise InvariantViolated(f"{member_id} does not give up its partitions, and is not removed")
 
     def _unrest(self) -> str | None:
         """Return why the group is not at rest; None if it is."""

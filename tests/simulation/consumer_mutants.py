@@ -16,10 +16,17 @@ from ottla.broker.groups.consumer.target_assignments import TargetAssignments
 from ottla.broker.groups.hosting.hosted_groups import HostedGroups
 from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
-from ottla.protocol.stored_groups import ConsumerGroupMetadataKey, ConsumerGroupMetadataValue
+from ottla.protocol.stored_groups import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+)
 from simulation.mutants import Patch
 
 CONSUMER_MUTANTS: Final[dict[str, Callable[[], list[Patch]]]] = {}
+
+
+_EPOCH_KEYS: Final = (ConsumerGroupMetadataKey, ConsumerGroupTargetAssignmentMetadataKey)
 
 
 def mutant(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
@@ -129,7 +136,7 @@ def removed_members_do_not_raise_the_epoch() -> list[Patch]:
         if outcome.successor is None:
             outcome.records = [
                 record for record in outcome.records
-                if not isinstance(record.key, ConsumerGroupMetadataKey)
+                if not isinstance(record.key, _EPOCH_KEYS)
             ]  # fmt: skip
         return outcome
 

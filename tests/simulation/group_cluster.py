@@ -200,6 +200,8 @@ class GroupCluster:
         self.group_settings: dict[str, str] = {}
         self._config = load_broker_config(SETTINGS | settings).config
         self._work = asyncio.TaskGroup()
+        self._restarts: list[asyncio.Task[Any]] = []
+        self._is_over = False
         self.brokers = [self._broker(number) for number in range(BROKERS)]
 
     async def __aenter__(self) -> GroupCluster:
@@ -210,6 +212,9 @@ class GroupCluster:
         return self
 
     async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._is_over = True
+        for restart in self._restarts:
+            restart.cancel()
         for broker in self.brokers:
             await self._end(broker)
         await self._work.__aexit__(None, None, None)
@@ -266,9 +271,14 @@ class GroupCluster:
             request.cancel()
         broker.coordinator = broker.life = None
 
-    async def restart(self, broker: Broker) -> None:
+    def restart(self, broker: Broker) -> None:
         """Kill a broker, and begin its next life; it knows the topics, and leads nothing."""
+        self._restarts.append(self.spawn(self._restart(broker)))
+
+    async def _restart(self, broker: Broker) -> None:
         await self._end(broker)
+        if self._is_over:
+            return
         broker.topics, broker.store = BrokerTopics(self.topics), BrokerStore(self.log, broker.number)
         broker.topics.learn(list(self.topics.present))
         broker.is_cut = False

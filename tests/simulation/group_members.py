@@ -130,7 +130,7 @@ class Member(ABC):
 
     def take(self, partitions: Mapping[Partition, object]) -> None:
         """Begin to read partitions."""
-        self.schedule.check_taken(self, partitions)
+        self.schedule.reports.check_taken(self, partitions)
         for partition in partitions:
             self.owned.setdefault(partition, -1)
 
@@ -143,14 +143,14 @@ class Member(ABC):
 
     async def commit(self, epoch: int | None = None) -> None:
         """Commit one more offset of each partition that it reads, perhaps in an epoch of its past."""
-        schedule, used = self.schedule, self.epoch if epoch is None else epoch
+        reports, used = self.schedule.reports, self.epoch if epoch is None else epoch
         names = {p: name for p in self.owned if (name := self.cluster.topics.name_of(p[0])) is not None}
         if not names or used <= 0 or not await self._ask_offsets(names):
             return
         offsets = {p: self.owned[p] + 1 for p in names if p in self.owned and self.owned[p] >= 0}
         if not offsets:
             return
-        attempt = schedule.committing(self, used, offsets)
+        attempt = reports.committing(self, used, offsets)
         records = {
             TopicPartition(names[p], p[1]): CommittedOffset(offset=offset, topic_id=p[0])
             for p, offset in offsets.items()
@@ -164,7 +164,7 @@ class Member(ABC):
             return
         if results is None:
             return
-        schedule.committed(self, attempt, next(iter(results.values())))
+        reports.committed(self, attempt, next(iter(results.values())))
         if set(results.values()) == {ErrorCode.NONE}:
             self.owned.update({p: offset for p, offset in offsets.items() if p in self.owned})
 
@@ -173,7 +173,7 @@ class Member(ABC):
         wanted = {p: TopicPartition(names[p], p[1]) for p in names if self.owned.get(p) == -1}
         if not wanted:
             return True
-        least = {p: self.schedule.acknowledged.get(p, 0) for p in wanted}
+        least = {p: self.schedule.reports.acknowledged.get(p, 0) for p in wanted}
 
         async def fetch(groups: GroupCoordinator) -> Any:
             confirmed = await groups.offsets.confirm_coordinators([GROUP])
@@ -193,7 +193,7 @@ class Member(ABC):
         for partition, name in wanted.items():
             committed = offsets[name]
             known = committed.offset if isinstance(committed, CommittedOffset) else 0
-            self.schedule.check_fetched(partition, known, least[partition])
+            self.schedule.reports.check_fetched(partition, known, least[partition])
             if partition in self.owned:
                 self.owned[partition] = known
         return True
@@ -251,7 +251,8 @@ class ConsumerMember(Member):
         )
 
     async def _beat(self) -> None:
-        event, is_joining, removals = self._heartbeat(), self.epoch == 0, self.schedule.removals(self)
+        event, is_joining = self._heartbeat(), self.epoch == 0
+        removals, epochs = self.schedule.reports.removals(self), self.schedule.reports.epochs(self)
         try:
             answer: HeartbeatAnswer | None = await self.ask(
                 lambda groups: groups.request(GROUP, GroupKind.CONSUMER, event, creates=is_joining)
@@ -263,6 +264,7 @@ class ConsumerMember(Member):
         if answer is None:
             self._sent = {}
             return
+        self.schedule.reports.heartbeat_answered(self, event.epoch, epochs)
         if not is_joining and answer.epoch < self.epoch:
             raise InvariantViolated(f"the epoch of {self} goes back from {self.epoch} to {answer.epoch}")
         if answer.epoch <= 0:
