@@ -4,9 +4,9 @@ beyond what uncommitted offsets explain."""
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -16,10 +16,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.broker.testing import BrokerCluster, BrokerProcess
 from peers.fetched_programs import python_environment
+from peers.group_coordinators import OF_CLUSTER, ONE_COORDINATOR, Coordinators
 from peers.java import java_command
 from peers.kraft_kafka import KraftKafka
 from peers.maven import KAFKA_4, kafka_clients
-from peers.moving_group import BOUND_S, Deliveries, Load, MemberHost, MovingGroup
+from peers.moving_group import Deliveries, Load, MemberHost, MovingGroup
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -27,9 +28,7 @@ HERE: Final = Path(__file__).parent
 MEMBERS, PARTITIONS = 10, 12
 KILLED_IN: Final = (2, 9, 14)
 """The starts (even) and stops (odd) of members that happen while the coordinator is dead."""
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-SETTINGS: Final = {
-    "offsets.topic.num.partitions": "1",
+SETTINGS: Final = ONE_COORDINATOR | {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "300",
@@ -38,13 +37,6 @@ SETTINGS: Final = {
 # not show that it has missed an answer: an assignment in it would be lost, with Apache Kafka's brokers, too.
 # The answer to one waits for the replicas, so it may be late whenever a coordinator is killed.
 OF_LIBRDKAFKA: Final = {"group.consumer.heartbeat.interval.ms": "5000"}
-OF_CLUSTER: Final = {
-    "min.insync.replicas": "2",
-    "default.replication.factor": "3",
-    "replica.lag.time.max.ms": "3000",
-    # On a busy machine the loop of a broker that starts may be silent for seconds.
-    "zookeeper.session.timeout.ms": "10000",
-}
 _numbers = count(1)
 
 
@@ -99,34 +91,9 @@ def protocol_of(servers: str, group: str) -> str:
     return str(admin.describe_consumer_groups([group], request_timeout=60)[group].result(90).type.name)
 
 
-class Coordinators:
-    """Kills the coordinator of all groups, and starts it again."""
-
-    def __init__(self, cluster: BrokerCluster) -> None:
-        self.kills = 0
-        self._cluster = cluster
-        self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-
-    @contextmanager
-    def halting(self, number: int) -> Iterator[None]:
-        """Kill the coordinator before the block of some numbers, and start it again after it."""
-        if number not in KILLED_IN:
-            yield
-            return
-        topic = self._admin.list_topics(OFFSETS_TOPIC, timeout=60).topics[OFFSETS_TOPIC]
-        broker = self._cluster.brokers[topic.partitions[0].leader]
-        broker.kill()
-        self.kills += 1
-        yield
-        broker.start()
-        deadline = time.monotonic() + BOUND_S
-        while not self._are_replicated():
-            assert time.monotonic() < deadline, "the replicas are not in sync again"
-            time.sleep(0.1)
-
-    def _are_replicated(self) -> bool:
-        topics = self._admin.list_topics(timeout=60).topics.values()
-        return all(len(found.isrs) == 3 for topic in topics for found in topic.partitions.values())
+def halting(coordinators: Coordinators, number: int) -> AbstractContextManager[None]:
+    """Kill the coordinator before a start or stop of some numbers, and start it again after it."""
+    return coordinators.killed() if number in KILLED_IN else nullcontext()
 
 
 class Move:
@@ -197,7 +164,7 @@ def test_our_members_move_to_the_consumer_protocol_of_kafka_and_back(tmp_path: P
 def test_ten_members_move_while_their_coordinators_are_killed(tmp_path: Path, client: str) -> None:
     with BrokerCluster(tmp_path, SETTINGS | OF_CLUSTER) as cluster:
         coordinators = Coordinators(cluster)
-        Move(cluster.bootstrap_servers, client, 3).run(coordinators.halting)
+        Move(cluster.bootstrap_servers, client, 3).run(partial(halting, coordinators))
     assert coordinators.kills == 2 * len(KILLED_IN)
 
 
