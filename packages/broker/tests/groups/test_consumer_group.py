@@ -66,15 +66,51 @@ def test_a_member_takes_partitions_when_another_has_given_them_up() -> None:
     assert driver.state == "Stable"
 
 
-def test_an_answer_repeats_the_assignment_only_when_it_is_new_or_asked_for() -> None:
+def test_an_answer_has_the_assignment_only_if_it_is_new_asked_for_or_unconfirmed() -> None:
     driver = ConsumerDriver()
     SimulatedConsumer(driver, "m", "a").join()
+    all_of_a = {A: frozenset(range(4))}
 
+    assert driver.heartbeat("m", 2).assignment == all_of_a, "the answer to the first heartbeat may be lost"
+    assert driver.heartbeat("m", 2, owned=all_of_a).assignment is None
     assert driver.heartbeat("m", 2).assignment is None
-    full = driver.heartbeat(
-        "m", 2, rebalance_timeout_ms=1, topics=frozenset("a"), owned={A: frozenset(range(4))}
-    )
-    assert full.assignment == {A: frozenset(range(4))}
+    full = driver.heartbeat("m", 2, rebalance_timeout_ms=1, topics=frozenset("a"), owned=all_of_a)
+    assert full.assignment == all_of_a
+    assert driver.heartbeat("m", 2).assignment is None
+
+
+def test_partitions_are_repeated_to_a_member_that_has_missed_them() -> None:
+    driver = ConsumerDriver()
+    first, second = SimulatedConsumer(driver, "1", "a"), SimulatedConsumer(driver, "2", "a")
+    first.join()
+    second.join()
+    driver.heartbeat("2", second.epoch, owned={})
+    first.beat()
+    first.beat()
+    missed = driver.heartbeat("2", second.epoch)
+    assert missed.epoch == second.epoch, "the epoch does not show it that partitions came"
+
+    repeated = driver.heartbeat("2", second.epoch)
+    assert repeated == missed
+    assert repeated.assignment is not None
+    confirmed = driver.heartbeat("2", second.epoch, owned=repeated.assignment)
+    assert confirmed.assignment is None
+
+
+def test_partitions_are_repeated_to_a_member_that_reports_what_it_had_in_the_last_epoch() -> None:
+    driver = ConsumerDriver()
+    member = SimulatedConsumer(driver, "m", "a")
+    member.join()
+    before, owned = member.epoch, dict(member.owned)
+    driver.heartbeat("m", before, owned=owned)
+    driver.publish({"a": 6})
+    missed = driver.heartbeat("m", before, owned=owned)
+    assert missed.epoch == before + 1
+
+    repeated = driver.heartbeat("m", before, owned=owned)
+
+    assert repeated == missed
+    assert repeated.assignment == {A: frozenset(range(6))}
 
 
 def test_a_member_that_never_gives_up_its_partitions_is_removed_after_its_rebalance_timeout() -> None:
@@ -486,6 +522,21 @@ def test_a_loaded_group_goes_on_where_it_was() -> None:
     driver.wait(SESSION_MS)
 
     assert driver.group.member_count == 0
+
+
+def test_a_new_coordinator_repeats_assignments_until_they_are_confirmed() -> None:
+    driver = ConsumerDriver()
+    member = SimulatedConsumer(driver, "m", "a")
+    member.join()
+    member.beat()
+    assert driver.heartbeat("m", member.epoch).assignment is None
+
+    driver.group = driver.replayed()
+    driver.step(Loaded())
+
+    assert driver.heartbeat("m", member.epoch).assignment == member.owned
+    assert driver.heartbeat("m", member.epoch, owned=member.owned).assignment is None
+    assert driver.heartbeat("m", member.epoch).assignment is None
 
 
 def test_tombstones_delete_the_group() -> None:

@@ -175,6 +175,8 @@ class ConsumerGroup(StoredConsumerGroup):
     def _loaded(self, now_ms: float) -> None:
         for member in self.members.values():
             self._heartbeats.expect(member, now_ms)
+            if member.classic is None:
+                self.unconfirmed.add(member.member_id)  # an answer of the last coordinator may be lost
             if member.state is MemberState.UNREVOKED_PARTITIONS:
                 self.expect_revocation(member, now_ms)
 

@@ -109,17 +109,33 @@ class Heartbeats:
         has_new_subscription = change.has_new_subscription
         updated = self.reconcile(updated, epoch, target, event.owned, has_new_subscription, now_ms, outcome)
         self.expect(updated, now_ms)
-        is_full = event.rebalance_timeout_ms != -1 and event.owned is not None
-        is_full = is_full and (event.topics is not None or event.expression is not None)
-        shows = event.epoch == JOINING or is_full or member.assigned != updated.assigned
         answer = HeartbeatAnswer(
             updated.member_id,
             updated.epoch,
             self._group.setting_ms("heartbeat_interval_ms"),
-            without_epochs(updated.assigned) if shows else None,
+            self._shown(event, member, updated),
         )
         outcome.replies.append(Reply(event.token, answer))
         return outcome
+
+    def _shown(
+        self, event: ConsumerHeartbeat, before: ConsumerMember, updated: ConsumerMember
+    ) -> Assignment | None:
+        """Return the member's partitions if they are new, asked for, or not yet confirmed.
+
+        An answer with new ones may be lost, and the next heartbeat of some clients does not show it: so it
+        is repeated until a heartbeat says that the member has them. Members take a repetition for no change.
+        """
+        unconfirmed = self._group.unconfirmed
+        is_new = event.epoch == JOINING or before.assigned != updated.assigned
+        if event.owned is not None and _has_all(event.owned, updated):
+            unconfirmed.discard(updated.member_id)
+        elif is_new:
+            unconfirmed.add(updated.member_id)
+        is_full = event.rebalance_timeout_ms != -1 and event.owned is not None
+        is_full = is_full and (event.topics is not None or event.expression is not None)
+        shows = is_new or is_full or updated.member_id in unconfirmed
+        return without_epochs(updated.assigned) if shows else None
 
     def refuse_if_full(self, member_id: str, instance_id: str | None) -> None:
         """Raise GroupMaxSizeReached for one member too many."""
@@ -313,6 +329,12 @@ def _check_epoch(member: ConsumerMember, event: ConsumerHeartbeat) -> None:
             f"The consumer group member has a smaller member epoch ({received}) than the one known by the "
             f"group coordinator ({known}). The member must abandon all its partitions and rejoin."
         )
+
+
+def _has_all(owned: Mapping[UUID, frozenset[int]], member: ConsumerMember) -> bool:
+    """Return whether these are the partitions that the member is assigned."""
+    named = {topic: partitions for topic, partitions in owned.items() if partitions}
+    return named == without_epochs(member.assigned)
 
 
 def _is_within(owned: Mapping[UUID, frozenset[int]] | None, member: ConsumerMember) -> bool:

@@ -135,6 +135,8 @@ class StoredConsumerGroup:
         self.deadlines: Deadlines[tuple[Wait, str]] = Deadlines()
         self.revokes_in: dict[str, int] = {}
         """Member id -> the epoch in which it must give up partitions until its deadline."""
+        self.unconfirmed: set[str] = set()
+        """The members that have not yet told that they have what they were assigned."""
         self.checked_epoch: int | None = None
         """The group epoch in which the topics were compared last; None when they may have changed since."""
         self.resolves = False
@@ -323,6 +325,7 @@ class StoredConsumerGroup:
         if member is None:
             return
         self._count(member, -1)
+        self.unconfirmed.discard(member_id)
         self.forget_revocation(member_id)
         for wait in Wait:
             self.deadlines.cancel((wait, member_id))
