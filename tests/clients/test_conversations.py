@@ -75,7 +75,7 @@ ARGUED: Final = (
     ),
     (
         r"cluster: versions .*: (supported|finalized)_features",
-        "Features of the Raft quorum mean nothing with ZooKeeper. Level 2 of share.version is not served.",
+        "Features of the Raft quorum mean nothing with ZooKeeper.",
     ),
     (
         r"telemetry: .*: delta_temporality",

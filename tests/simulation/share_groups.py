@@ -21,7 +21,7 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
 from ottla.broker.share.coordinator import ShareCoordinator, WrittenState
-from ottla.broker.share.in_flight import StateBatch
+from ottla.broker.share.in_flight import DeadLetters, StateBatch
 from ottla.broker.share.partition import (
     ACCEPT,
     REJECT,
@@ -58,6 +58,12 @@ class Leader:
     writes: list[StateWrite] = field(default_factory=list)
     holders: dict[int, tuple[str, float]] = field(default_factory=dict)
     """Each acquired offset's member and the end of its lock, as members know them."""
+    letters: list[DeadLetters] = field(default_factory=list)
+    """Records on their way to the dead-letter topic."""
+    told: set[int] = field(default_factory=set)
+    """Offsets whose dead letter this leader has written."""
+    is_fenced: bool = False
+    """Whether the coordinator has told it that another one leads."""
 
 
 class Schedule:
@@ -70,6 +76,7 @@ class Schedule:
             max_record_locks=chance.choice([8, 30, 200]),
             delivery_count_limit=chance.choice([1, 2, 3, 5]),
             record_lock_duration_ms=LOCK_MS,
+            dead_letters=chance.random() < 0.5,
         )
         self.log = list(_draw_log(chance))
         self.end = self.log[-1].last_offset + 1
@@ -78,6 +85,9 @@ class Schedule:
         self.finished: set[int] = set()
         """Offsets that a committed write has finished, and those that members never get."""
         self.accepted: set[int] = set()
+        self.dead: set[int] = set()
+        """Offsets that are in the dead-letter topic."""
+        self.stored_as_accepted: set[int] = set()
         self.exhausted: set[int] = set()
         """Offsets that were delivered as often as the limit allows."""
         self.now_ms = 0.0
@@ -123,12 +133,13 @@ class Schedule:
         core.log_start_moved(self.log_start)
         leader = Leader(epoch, state.state_epoch, core)
         self._check_load(leader)
+        self._take_letters(leader)
         return leader
 
     async def _step(self, leader: Leader, is_present: bool) -> None:
         self._expire(leader)
         member = self.chance.choice(MEMBERS)
-        match self.chance.randint(0, 4):
+        match self.chance.randint(0, 5):
             case 0:
                 self._fetch(leader, member, is_present)
             case 1 | 2:
@@ -138,6 +149,8 @@ class Schedule:
                 self._forget(leader, member)
             case 4:
                 await self._write(leader)
+            case 5:
+                self._write_letter(leader)
         self._check(leader, is_present)
 
     # ---- steps
@@ -172,6 +185,8 @@ class Schedule:
             raise self.fail(f"offset {offset} acquired by {member} and {leader.holders[offset][0]} at once")
         if is_present and offset in self.accepted:
             raise self.fail(f"offset {offset} delivered after it was accepted")
+        if offset in leader.told:
+            raise self.fail(f"offset {offset} delivered after its dead letter was written")
         if any(batch.base_offset <= offset <= batch.last_offset for batch in self.aborted):
             raise self.fail(f"offset {offset} of an aborted transaction delivered")
         leader.holders[offset] = member, self.now_ms + LOCK_MS
@@ -238,6 +253,30 @@ class Schedule:
                 for offset in range(max(first, leader.core.start_offset), last + 1):
                     if until_ms > self.now_ms:
                         leader.holders[offset] = owner, until_ms
+        self._take_letters(leader)
+
+    def _take_letters(self, leader: Leader) -> None:
+        """Take new dead letters, as a leader does with the outcome of a write unless another one leads."""
+        letters = leader.core.take_letters()
+        if not leader.is_fenced:
+            leader.letters += letters
+
+    def _write_letter(self, leader: Leader) -> None:
+        """Write a dead letter, or the first of several; some leaders do not hear of it and repeat it."""
+        if leader.is_fenced or not leader.letters:
+            return
+        letters = leader.letters.pop(self.chance.randrange(len(leader.letters)))
+        last = self.chance.randint(letters.first_offset, letters.last_offset)
+        if last < letters.last_offset:
+            leader.letters.append(letters._replace(first_offset=last + 1))
+        ended = letters._replace(last_offset=last)
+        offsets = range(ended.first_offset, ended.last_offset + 1)
+        self.dead.update(offsets)
+        leader.told.update(offsets)
+        if self.chance.random() < 0.1:
+            leader.letters.append(ended)
+            return
+        self._put(leader, leader.core.buried(ended))
 
     async def _persist(self, leader: Leader, batches: list[StateBatch]) -> bool:
         core = leader.core
@@ -247,8 +286,11 @@ class Schedule:
         try:
             await self.coordinator.write(KEY, written)
         except KafkaError:
+            leader.is_fenced = True
             return False
         for batch in batches:
+            if batch.delivery_state == ACCEPTED:
+                self.stored_as_accepted.update(range(batch.first_offset, batch.last_offset + 1))
             if batch.delivery_state in FINAL:
                 offsets = range(batch.first_offset, batch.last_offset + 1)
                 self.finished.update(offsets)
@@ -268,6 +310,9 @@ class Schedule:
         """Whether no member has to get an offset any more."""
         if offset in self.finished or offset in self.exhausted or offset < self.log_start:
             return True
+        return offset in self.dead or self._is_for_nobody(offset)
+
+    def _is_for_nobody(self, offset: int) -> bool:
         batch = next((batch for batch in self.log if batch.base_offset <= offset <= batch.last_offset), None)
         return batch is None or batch in self.aborted
 
@@ -338,10 +383,27 @@ class Schedule:
         missing = [offset for offset in range(self.end) if not self._may_be_over(offset)]
         if missing:
             raise self.fail(f"offsets {missing[:5]} were lost")
+        self._check_dead_letters()
         await self._persist(leader, [])
         again = await self._elect(leader.epoch + 1)
         if again.core.start_offset != leader.core.start_offset or again.core.in_flight:
             raise self.fail("a new leader delivers what is finished")
+
+    def _check_dead_letters(self) -> None:
+        """Check that each record that was not accepted is in the dead-letter topic of its group."""
+        if not self.limits.dead_letters:
+            if self.dead:
+                raise self.fail("there are dead letters without a topic for them")
+            return
+        missing = [
+            offset
+            for offset in range(self.log_start, self.end)
+            if offset not in self.stored_as_accepted
+            and offset not in self.dead
+            and not self._is_for_nobody(offset)
+        ]
+        if missing:
+            raise self.fail(f"offsets {missing[:5]} ended without a dead letter")
 
 
 def _draw_log(chance: random.Random) -> Iterator[LogBatch]:

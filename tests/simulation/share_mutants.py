@@ -148,3 +148,66 @@ def loaded_states_are_available() -> list[Patch]:
         original(self, batch._replace(delivery_state=0))
 
     return [(SharePartition, "_load", load)]
+
+
+@mutant
+def rejected_records_have_no_letter() -> list[Patch]:
+    """Rejected records are archived at once, also with a dead-letter topic."""
+    original = SharePartition._begin
+
+    def begin(self: Any, run: Any, state: Any) -> None:
+        original(self, run, RecordState.ARCHIVED if state is RecordState.ARCHIVING else state)
+
+    return [(SharePartition, "_begin", begin)]
+
+
+@mutant
+def exhausted_records_have_no_letter() -> list[Patch]:
+    """Records at the delivery limit are archived at once, also with a dead-letter topic."""
+    original = SharePartition._limited
+
+    def limited(self: Any, run: Any, state: Any) -> Any:
+        found = original(self, run, state)
+        return RecordState.ARCHIVED if found is not state else state
+
+    return [(SharePartition, "_limited", limited)]
+
+
+@mutant
+def letters_of_the_leader_before_are_lost() -> list[Patch]:
+    """A new leader archives what was on its way to the dead-letter topic."""
+    original = SharePartition._load
+
+    def load(self: Any, batch: Any) -> None:
+        original(self, batch._replace(delivery_state=4) if batch.delivery_state == 3 else batch)
+
+    return [(SharePartition, "_load", load)]
+
+
+@mutant
+def letters_are_written_before_their_records_end() -> list[Patch]:
+    """A dead letter is handed on before its state is persisted."""
+    original = SharePartition._begin
+
+    def begin(self: Any, run: Any, state: Any) -> None:
+        original(self, run, state)
+        self._hand_on(run)
+
+    return [(SharePartition, "_begin", begin)]
+
+
+@mutant
+def dead_records_are_never_buried() -> list[Patch]:
+    """The start offset waits for records whose dead letter is written."""
+    return [(SharePartition, "buried", lambda self, letters: None)]
+
+
+@mutant
+def a_buried_neighbour_buries_all() -> list[Patch]:
+    """With the first of neighbouring letters all of them are finished."""
+    original = SharePartition.buried
+
+    def buried(self: Any, letters: Any) -> Any:
+        return original(self, letters._replace(last_offset=letters.last_offset + 2))
+
+    return [(SharePartition, "buried", buried)]

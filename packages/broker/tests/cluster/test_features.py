@@ -20,6 +20,7 @@ from ottla.broker.cluster.features import (
     Features,
     FeatureUpdate,
     UpdateRefused,
+    suspended,
     updated,
 )
 from ottla.broker.cluster.registration import make_roots
@@ -111,6 +112,21 @@ def test_no_feature_is_changed_where_one_of_them_cannot() -> None:
         updated(OFF, [first, second], OURS)
 
 
+def test_dead_letters_of_share_groups_wait_until_every_broker_has_them() -> None:
+    before = {**SUPPORTED, "share.version": BrokerFeature(0, 1)}
+    upgrade, present = FeatureUpdate("share.version", 2, UPGRADE), FeatureLevels({"share.version": 1})
+
+    with pytest.raises(UpdateRefused, match="Broker 2 does not support it"):
+        updated(present, [upgrade], {1: SUPPORTED, 2: before})
+
+    assert suspended({"share.version": 1}, {1: SUPPORTED, 2: before}) == {}
+    raised = updated(present, [upgrade], {1: SUPPORTED, 2: SUPPORTED})
+    assert raised.levels == {"share.version": 2}
+    assert suspended(raised.levels, {1: SUPPORTED, 2: before}) == {"share.version": (2,)}
+    lowered = updated(raised, [FeatureUpdate("share.version", 1, SAFE_DOWNGRADE)], {1: SUPPORTED, 2: before})
+    assert lowered == present
+
+
 def test_features_are_suspended_by_the_brokers_that_do_not_support_their_levels() -> None:
     older = {name: feature for name, feature in SUPPORTED.items() if name != "share.version"}
     older["transaction.version"] = BrokerFeature(0, 1)
@@ -137,7 +153,7 @@ def test_a_downgrade_is_possible_while_a_broker_of_apache_kafka_is_a_member() ->
 async def test_a_new_cluster_has_every_feature_and_writes_no_level_where_apache_kafka_reads() -> None:
     async with member(MemoryEnsemble()) as made:
         assert made.features.in_effect == {
-            "group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2,
+            "group.version": 1, "share.version": 2, "streams.version": 1, "transaction.version": 2,
         }  # fmt: skip
         assert made.features.epoch == 0
         assert await made.session.exists(FeatureNode().path) is None

@@ -213,7 +213,7 @@ def led_by(broker: BrokerThread, session_id: Callable[[], int], reset: str = "ea
     return SharePartitions(
         environment=services.environment, persister=of_broker.persister, tasks=of_broker.tasks,
         record_threads=services.record_threads, session_id=session_id,
-        terms=lambda _: ShareGroupTerms(auto_offset_reset=reset),
+        terms=lambda _: ShareGroupTerms(auto_offset_reset=reset), dead_letters=of_broker.dead_letters,
     )  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""One share partition: acquisition, acknowledgement, locks, delivery counts and the start offset."""
+"""One share partition: acquisition, acknowledgement, locks, dead letters and the start offset.
+
+The module has over 500 lines because the transitions of one record stand together, as in the product.
+"""
 
 from __future__ import annotations
 
@@ -442,3 +445,125 @@ def test_alternating_acknowledgements_of_many_records_cost_little() -> None:
     finish(partition, write)
     assert partition.next_fetch_offset() == 1
     assert sum(1 for _ in partition.runs()) == 9_999
+
+
+# ---- dead letters
+
+
+WITH_LETTERS = ShareLimits(dead_letters=True, delivery_count_limit=2)
+ARCHIVING = int(RecordState.ARCHIVING)
+
+
+def letters_of(partition: SharePartition) -> list[tuple[int, int, int, str]]:
+    return [(first, last, count, reason.name) for first, last, count, reason in partition.take_letters()]
+
+
+def test_a_rejected_record_is_a_dead_letter_once_that_is_persisted() -> None:
+    partition = SharePartition(0, limits=WITH_LETTERS)
+    fetch(partition, log_of(4))
+
+    write = acknowledge(partition, 0, 3, ACCEPT, REJECT, GAP, ACCEPT)
+
+    assert write is not None
+    assert write.batches == (
+        StateBatch(0, 0, ACKED, 1), StateBatch(1, 1, ARCHIVING, 1), StateBatch(2, 2, ARCHIVED, 1),
+        StateBatch(3, 3, ACKED, 1),
+    )  # fmt: skip
+    assert letters_of(partition) == []
+    finish(partition, write)
+    assert letters_of(partition) == [(1, 1, 1, "REJECTED")]
+    assert letters_of(partition) == []
+    assert (partition.start_offset, partition.delivery_complete_count) == (1, 2)
+
+
+def test_the_start_offset_passes_a_dead_letter_once_it_is_buried() -> None:
+    partition = SharePartition(0, limits=WITH_LETTERS)
+    fetch(partition, log_of(3))
+    finish(partition, acknowledge(partition, 0, 2, REJECT))
+    (letters,) = partition.take_letters()
+
+    first = partition.buried(letters._replace(last_offset=1))
+
+    assert first is not None
+    assert first.number == 0
+    assert first.batches == (StateBatch(0, 1, ARCHIVED, 1),)
+    assert partition.start_offset == 2
+    assert fetch(partition, log_of(3)) == []
+    assert partition.buried(letters) is not None
+    assert partition.start_offset == 3
+    assert partition.buried(letters) is None
+
+
+def test_a_failed_write_makes_no_dead_letter_and_gives_the_record_back() -> None:
+    partition = SharePartition(0, limits=WITH_LETTERS)
+    fetch(partition, log_of(1))
+    write = acknowledge(partition, 0, 0, REJECT)
+    assert write is not None
+
+    partition.persisted(write.number, 1, failed=True)
+
+    assert letters_of(partition) == []
+    assert partition.held_by("a") == 1
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_record_whose_last_lock_ends_is_a_dead_letter_whatever_becomes_of_the_write(failed: bool) -> None:
+    partition = SharePartition(0, limits=WITH_LETTERS)
+    fetch(partition, log_of(1))
+    finish(partition, acknowledge(partition, 0, 0, RELEASE))
+    fetch(partition, log_of(1))
+
+    write = partition.expire(LOCK_MS)
+
+    assert write is not None
+    assert write.batches == (StateBatch(0, 0, ARCHIVING, 2),)
+    assert letters_of(partition) == []
+    partition.persisted(write.number, LOCK_MS, failed=failed)
+    assert letters_of(partition) == [(0, 0, 2, "EXHAUSTED")]
+    assert states(partition) == [(0, 0, "ARCHIVING", 2)]
+
+
+def test_a_lock_that_ended_while_its_release_failed_makes_a_dead_letter_at_the_limit() -> None:
+    partition = SharePartition(0, limits=WITH_LETTERS)
+    fetch(partition, log_of(1))
+    finish(partition, acknowledge(partition, 0, 0, RELEASE))
+    fetch(partition, log_of(1))
+    write = acknowledge(partition, 0, 0, ACCEPT)
+    assert write is not None
+
+    partition.persisted(write.number, LOCK_MS, failed=True)
+
+    assert letters_of(partition) == [(0, 0, 2, "EXHAUSTED")]
+
+
+@pytest.mark.parametrize(("count", "reason"), [(1, "REJECTED"), (2, "EXHAUSTED")])
+def test_a_new_leader_hands_on_what_was_on_its_way(count: int, reason: str) -> None:
+    partition = SharePartition(0, [StateBatch(0, 4, ARCHIVING, count)], WITH_LETTERS)
+
+    assert letters_of(partition) == [(0, 4, count, reason)]
+    assert (partition.start_offset, fetch(partition, log_of(5))) == (0, [])
+
+
+def test_records_that_the_log_has_deleted_are_no_dead_letters() -> None:
+    partition = SharePartition(0, limits=WITH_LETTERS)
+    fetch(partition, log_of(2, 2))
+    write = acknowledge(partition, 0, 3, REJECT)
+
+    partition.log_start_moved(3)
+    finish(partition, write)
+
+    (letters,) = partition.take_letters()
+    assert (letters.first_offset, letters.last_offset) == (3, 3)
+    partition.log_start_moved(4)
+    assert partition.buried(letters) is None
+    assert partition.start_offset == 4
+
+
+def test_letters_of_different_reasons_are_not_joined() -> None:
+    partition = SharePartition(0, limits=ShareLimits(dead_letters=True, delivery_count_limit=1))
+    fetch(partition, log_of(3))
+
+    finish(partition, acknowledge(partition, 0, 2, REJECT, RELEASE, REJECT))
+
+    assert letters_of(partition) == [(0, 0, 1, "REJECTED"), (1, 1, 1, "EXHAUSTED"), (2, 2, 1, "REJECTED")]
+    assert states(partition) == [(0, 2, "ARCHIVING", 1)]

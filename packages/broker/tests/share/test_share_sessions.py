@@ -153,12 +153,31 @@ def test_a_group_has_the_settings_of_the_broker_and_its_own() -> None:
 
 def test_changed_settings_hold_for_the_next_request() -> None:
     own: dict[str, str] = {}
-    settings = ShareGroupSettings(lambda: BrokerConfig(), lambda group_id: own)
+    settings = ShareGroupSettings(lambda: BrokerConfig(), lambda group_id: own, lambda: True)
     assert not settings("g").committed_only
 
     own["share.isolation.level"] = "read_committed"
 
     assert settings("g").committed_only
+
+
+def test_a_group_has_dead_letters_at_the_level_that_has_them() -> None:
+    level = 1
+    own = {
+        "errors.deadletterqueue.topic.name": "dlq.orders",
+        "errors.deadletterqueue.copy.record.enable": "true",
+    }
+    settings = ShareGroupSettings(lambda: BrokerConfig(), lambda group_id: own, lambda: level >= 2)
+    before = settings("g")
+
+    level = 2
+    terms = settings("g")
+
+    assert not before.limits.dead_letters
+    assert before.dead_letter_topic == "dlq.orders"  # letters that are on their way arrive
+    assert terms.limits.dead_letters
+    assert (terms.dead_letter_topic, terms.copies_dead_letters) == ("dlq.orders", True)
+    assert not share_group_terms(BrokerConfig(), {}).limits.dead_letters
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,12 @@ SHARE: Final = "share.version"
 STREAMS: Final = "streams.version"
 TRANSACTION: Final = "transaction.version"
 
+DEAD_LETTERS: Final = 2
+"""The level of share groups from which on they have dead-letter topics (KIP-1191)."""
+
 SUPPORTED: Final[Mapping[str, BrokerFeature]] = {
     GROUP: BrokerFeature(0, 1),
-    SHARE: BrokerFeature(0, 1),
+    SHARE: BrokerFeature(0, 2),
     STREAMS: BrokerFeature(0, 1),
     TRANSACTION: BrokerFeature(0, 2),
 }

@@ -131,6 +131,12 @@ class ShareGroupSettings:
     group_share_max_share_sessions: int = setting(
         2_000, "How many share sessions the broker keeps; another one is refused.", at_least(1)
     )
+    errors_deadletterqueue_auto_create_topics_enable: bool = setting(
+        False, "Whether a dead-letter topic that a share group names is created where it is missing."
+    )
+    errors_deadletterqueue_topic_name_prefix: str = setting(
+        "dlq.", "The beginning that the names of dead-letter topics must have; empty for any name."
+    )
     share_coordinator_state_topic_num_partitions: int = setting(
         50, "Partitions of __share_group_state.", at_least(1)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from ottla.broker.config.broker import (
     COMPRESSION_TYPES,
@@ -66,6 +66,9 @@ class LogConfig:
     )
     delete_retention_ms: int = setting(
         86_400_000, "How long a tombstone is kept after its compaction.", at_least(0), long=True
+    )
+    errors_deadletterqueue_group_enable: bool = setting(
+        False, "Whether share groups may write dead letters to this topic."
     )
     file_delete_delay_ms: int = setting(
         60_000, "How long a deleted segment stays on disk, renamed.", at_least(0), long=True
@@ -233,10 +236,14 @@ def topic_keys() -> Mapping[str, Setting]:
     return keys_of(LogConfig)
 
 
+_NEWER: Final = frozenset({"errors.deadletterqueue.group.enable"})
+"""Keys of Kafka 4: brokers of Apache Kafka with ZooKeeper do not know them."""
+
+
 def is_own_topic_key(name: str) -> bool:
-    """Whether Apache Kafka does not know a topic key; such keys are stored apart from Kafka's."""
+    """Whether Apache Kafka 3 does not know a topic key; such keys are stored apart from those it knows."""
     key = topic_keys().get(name)
-    return key is not None and key.ottla_only
+    return key is not None and (key.ottla_only or name in _NEWER)
 
 
 def parse_topic_overrides(overrides: Mapping[str, str]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ IGNORED: Mapping[str, str] = {
     "socket.connection.setup.timeout.max.ms": "brokers connect to each other with a time limit of their own",
     "group.share.assignor.offload.enable": "assignments of share groups are made on the event loop",
     "group.share.assignors": "share groups have one assignor, simple",
-    "group.share.dlq.manager.class.name": "share groups have no dead-letter topics at share.version 1",
+    "group.share.dlq.manager.class.name": "managers of dead letters are Java classes",
     "group.share.persister.class.name": "persisters are Java classes",
     "share.fetch.purgatory.purge.interval.requests": "a request that waits leaves its queue as it ends",
     "share.coordinator.append.linger.ms": "writes of share groups are appended at once",

@@ -284,6 +284,17 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "share-group-count": ("gauge", "Share groups in a state."),
         "streams-group-count": ("gauge", "Streams groups in a state."),
     },
+    ("kafka.server", "ShareGroupMetrics", ("group",)): {
+        "DeadLetterQueueRecordCount": (
+            "meter",
+            "Records of a share group that were written to its dead-letter topic.",
+        ),
+        "DeadLetterQueueTotalProduceRequestsPerSec": ("meter", "Batches of dead letters sent to a leader."),
+        "DeadLetterQueueFailedProduceRequestsPerSec": (
+            "meter",
+            "Batches of dead letters that were given up: their records are archived without one.",
+        ),
+    },
     ("kafka.server", "client-metrics", ()): {
         "instance-count": (
             "gauge",

@@ -173,21 +173,29 @@ class Metrics:
         """
         self._rotated_ms = 0.0
 
-    def meter(self, group: str, type: str, name: str, **tags: str) -> Meter:  # noqa: A002 - Kafka's word
+    def meter(self, group: str, type: str, name: str, /, **tags: str) -> Meter:  # noqa: A002 - Kafka's word
         """Return the meter of that name, made on first use."""
         return self._ensure(metric_name(group, type, name, tags), Meter)
 
-    def histogram(self, group: str, type: str, name: str, **tags: str) -> Histogram:  # noqa: A002
+    def histogram(self, group: str, type: str, name: str, /, **tags: str) -> Histogram:  # noqa: A002
         """Return the histogram of that name, made on first use."""
         return self._ensure(metric_name(group, type, name, tags), Histogram)
 
-    def gauge(self, group: str, type: str, name: str, read: Callable[[], float], **tags: str) -> Gauge:  # noqa: A002
+    def gauge(
+        self,
+        group: str,
+        type: str,  # noqa: A002
+        name: str,
+        read: Callable[[], float],
+        /,
+        **tags: str,
+    ) -> Gauge:
         """Register `read` as the value of that name; a later call replaces it."""
         gauge = Gauge(read)
         self._metrics[metric_name(group, type, name, tags)] = gauge
         return gauge
 
-    def remove(self, group: str, type: str, name: str, **tags: str) -> None:  # noqa: A002
+    def remove(self, group: str, type: str, name: str, /, **tags: str) -> None:  # noqa: A002
         """Remove one metric, if it exists."""
         self._metrics.pop(metric_name(group, type, name, tags), None)
 
@@ -202,7 +210,7 @@ class Metrics:
             elif rotate and isinstance(metric, Histogram):
                 metric.rotate()
 
-    def get(self, group: str, type: str, name: str, **tags: str) -> Metric | None:  # noqa: A002
+    def get(self, group: str, type: str, name: str, /, **tags: str) -> Metric | None:  # noqa: A002
         """Return a metric, or None."""
         return self._metrics.get(metric_name(group, type, name, tags))
 

@@ -16,7 +16,7 @@ from ottla.broker.api.services import Services
 from ottla.broker.api.topic_metrics import TopicMetrics
 from ottla.broker.cluster.client_entities import CLIENTS, IPS, USERS
 from ottla.broker.cluster.configs import Configs
-from ottla.broker.cluster.features import TRANSACTION, Features
+from ottla.broker.cluster.features import DEAD_LETTERS, SHARE, TRANSACTION, Features
 from ottla.broker.cluster.inter_broker_access import InterBrokerAccess, OtherBrokers
 from ottla.broker.cluster.metadata import MetadataCache
 from ottla.broker.cluster.topics import Topics
@@ -263,19 +263,26 @@ class Composition:
 
     def _share(self, services: Services, peers: Peers, tasks: BackgroundTasks) -> ShareParts:
         """Make the parts for share groups; a broker that has none starts without their modules."""
-        from ottla.broker.share.parts import make_share_parts
+        from ottla.broker.api.produce.own_batches import append_own
+        from ottla.broker.share.parts import ShareSources, make_share_parts
 
         return make_share_parts(
-            config=lambda: services.configs.broker,
-            group_settings=services.configs.group_settings,
-            environment=self.environment,
-            replicas=services.replicas,
-            metadata=services.metadata,
-            topics=services.topics,
-            peers=peers,
-            record_threads=services.record_threads,
-            tasks=tasks,
-            session_id=lambda: self.zookeeper.session_id,
+            ShareSources(
+                config=lambda: services.configs.broker,
+                group_settings=services.configs.group_settings,
+                log_config=services.configs.log_config,
+                has_dead_letters=lambda: services.features.level(SHARE) >= DEAD_LETTERS,
+                append_own=partial(append_own, services, self.config.request_timeout_ms),
+                environment=self.environment,
+                metrics=self.metrics,
+                replicas=services.replicas,
+                metadata=services.metadata,
+                topics=services.topics,
+                peers=peers,
+                record_threads=services.record_threads,
+                tasks=tasks,
+                session_id=lambda: self.zookeeper.session_id,
+            )
         )
 
     def _client_quotas(self, configs: Configs) -> ClientQuotas:

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ottla.broker.coordinators.timers import Timers
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.share.coordinator import WrittenState
+from ottla.broker.share.dead_letters import DeadLetterTopics
 from ottla.broker.share.in_flight import StateBatch
+from ottla.broker.share.letters import Origin, left
 from ottla.broker.share.partition import (
     Acknowledgement,
     Acquisition,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from ottla.broker.runtime.background_tasks import BackgroundTasks
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.runtime.threads import RecordThreads
-    from ottla.broker.share.in_flight import Acquired
+    from ottla.broker.share.in_flight import Acquired, DeadLetters
     from ottla.protocol.topics import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,10 @@ class ShareGroupTerms(NamedTuple):
     auto_offset_reset: str = LATEST
     """`earliest`, `latest`, or milliseconds before the present time."""
     committed_only: bool = False
+    dead_letter_topic: str = ""
+    """The topic for records that end without being accepted; empty: they have none."""
+    copies_dead_letters: bool = False
+    """Whether they are copied with key and value."""
 
 
 class Delivered(NamedTuple):
@@ -99,6 +105,9 @@ class HostedSharePartition:
         self._is_watching = False
         self._is_left = False
         self._has_stored_start = True
+        self._letters: list[DeadLetters] = []
+        """Records on their way to the dead-letter topic."""
+        self._is_sending = False
 
     # ---- loading
 
@@ -120,6 +129,7 @@ class HostedSharePartition:
             self._has_stored_start = state.start_offset != UNINITIALIZED
             self.core = core
             self._log_start_moved()
+            self._send_letters(core)
         self.wake_all()
 
     def fail(self, error: KafkaError) -> None:
@@ -143,7 +153,7 @@ class HostedSharePartition:
         self._is_left = False
 
     def _end_if_left(self) -> None:
-        if not self._is_left or self.error is not None or self._is_writing:
+        if not self._is_left or self.error is not None or self._is_writing or self._is_sending:
             return
         if self.core is not None and not self._has_stored_start:
             self._has_stored_start = True  # else "latest" is another offset when the next member comes
@@ -368,6 +378,7 @@ class HostedSharePartition:
         if write is not None:
             self._put(write, None)
             self.changed()
+        self._send_letters(self.core)
         self._end_if_left()
 
     def _plan_expiry(self, core: SharePartition) -> None:
@@ -428,7 +439,44 @@ class HostedSharePartition:
             self._shared.warn(self, error)
         if isinstance(error, NotLeaderOrFollower | UnknownTopicOrPartition):
             self.fail(error)
-        elif has_more:
+            return
+        self._send_letters(self.core)
+        if has_more:
+            self.changed()
+
+    # ---- dead letters
+
+    def _send_letters(self, core: SharePartition) -> None:
+        """Begin to write the records that go to the dead-letter topic, unless a task does that already."""
+        self._letters += core.take_letters()
+        if self._letters and not self._is_sending:
+            self._is_sending = True
+            self._shared.tasks.spawn(self._send_all(core), "share-dead-letters")
+
+    async def _send_all(self, core: SharePartition) -> None:
+        """Write letters as long as there are some, and finish their records."""
+        origin = Origin(self.key.group_id, self.partition.topic_partition)
+        try:
+            while self._letters and self.error is None:
+                self._letters.sort()
+                ended = await self._shared.dead_letters.write(
+                    origin, self.partition, tuple(self._letters), topic=self._dead_letter_topic
+                )
+                self._letters = left(self._letters, ended)
+                for letters in ended if self.error is None else ():
+                    self._bury(core, letters)
+        finally:
+            self._is_sending = False
+        self._end_if_left()
+
+    def _dead_letter_topic(self) -> tuple[str, bool]:
+        terms = self._shared.terms(self.key.group_id)
+        return terms.dead_letter_topic, terms.copies_dead_letters
+
+    def _bury(self, core: SharePartition, letters: DeadLetters) -> None:
+        write = core.buried(letters)
+        if write is not None:
+            self._put(write, None)
             self.changed()
 
 
@@ -444,6 +492,8 @@ class SharePartitions:
         record_threads: RecordThreads,
         terms: Callable[[str], ShareGroupTerms],
         session_id: Callable[[], int],
+        dead_letters: DeadLetterTopics,
+        forget_group: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`terms` returns the settings of a group, `session_id` the id of the broker's ZooKeeper session."""
         self.clock = environment.clock
@@ -451,6 +501,8 @@ class SharePartitions:
         self.tasks = tasks
         self.terms = terms
         self.session_id = session_id
+        self.dead_letters = dead_letters
+        self._forget_group = forget_group
         self.timers: Timers[HostedSharePartition] = Timers(environment, HostedSharePartition.expire)
         self._record_threads = record_threads
         self._hosted: dict[TopicPartition, dict[SharePartitionKey, HostedSharePartition]] = {}
@@ -500,8 +552,8 @@ class SharePartitions:
                 del self._hosted[topic_partition]
         of_group = self._of_groups.get(hosted.key.group_id, {})
         of_group.pop(hosted, None)
-        if not of_group:
-            self._of_groups.pop(hosted.key.group_id, None)
+        if not of_group and self._of_groups.pop(hosted.key.group_id, None) is not None:
+            self._forget_group(hosted.key.group_id)
 
     def leadership_changed(
         self, elected: Sequence[tuple[TopicPartition, int]], resigned: Sequence[tuple[TopicPartition, int]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from itertools import islice
 from math import inf
 from operator import attrgetter
@@ -36,6 +36,22 @@ class RecordState(IntEnum):
 
 
 FINAL: Final = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
+
+
+class Reason(StrEnum):
+    """The reason for which a record goes to a dead-letter topic, in the words of Kafka's header."""
+
+    REJECTED = "Offset rejected by client."
+    EXHAUSTED = "Offset delivery count exceeded the threshold."
+
+
+class DeadLetters(NamedTuple):
+    """Neighbouring records on their way to a dead-letter topic, for one reason."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    reason: Reason
 
 
 class StateBatch(NamedTuple):
@@ -70,6 +86,8 @@ class Run:
     """The number of the write that has to be persisted before the state holds; 0: it holds."""
     owner_before: str = ""
     """The owner before that write began."""
+    reason: Reason | None = None
+    """The reason of a dead letter that is not handed on yet."""
 
     @property
     def is_available(self) -> bool:
@@ -95,6 +113,7 @@ class Run:
             and (self.delivery_count == other.delivery_count or self.state in FINAL)
             and self.member_id == other.member_id
             and self.locked_until_ms == other.locked_until_ms
+            and self.reason is other.reason
         )
 
     def as_state(self) -> StateBatch:
@@ -170,7 +189,9 @@ class Batch:
 
 
 def _part(run: Run, first: int, last: int) -> Run:
-    return Run(first, last, run.state, run.delivery_count, run.member_id, run.locked_until_ms)
+    return Run(
+        first, last, run.state, run.delivery_count, run.member_id, run.locked_until_ms, reason=run.reason
+    )
 
 
 def joined(batches: Iterable[StateBatch]) -> list[StateBatch]:

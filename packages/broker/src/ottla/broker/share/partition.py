@@ -4,6 +4,10 @@
         ^                      |  |---reject or a gap--> ARCHIVED
         +--release, lock over--+  +--release or lock over at the delivery limit--> ARCHIVED
 
+In a group with a dead-letter topic, rejected records and those at the delivery limit are ARCHIVING first.
+Once that is persisted `take_letters` hands them on, and they are ARCHIVED with `buried`: a leader that begins
+in between hands them on again.
+
 Events go in as method calls with `now_ms`. A `StateWrite` comes out where state has to be persisted. What a
 member asked for holds once its write is persisted: until then its records are neither available nor finished,
 and a failed write gives them back to the member, or to nobody if its lock is over by then. A lock that ends
@@ -24,7 +28,17 @@ from math import ceil, inf
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from ottla.broker.share.in_flight import FINAL, Acquired, Batch, RecordState, Run, StateBatch, joined
+from ottla.broker.share.in_flight import (
+    FINAL,
+    Acquired,
+    Batch,
+    DeadLetters,
+    Reason,
+    RecordState,
+    Run,
+    StateBatch,
+    joined,
+)
 from ottla.protocol.errors import InvalidRecordState, InvalidRequest
 
 GAP: Final = 0
@@ -50,6 +64,8 @@ class ShareLimits:
     delivery_count_limit: int = 5
     record_lock_duration_ms: int = 30_000
     renew_enabled: bool = True
+    dead_letters: bool = False
+    """Whether records that end without being accepted go to a dead-letter topic."""
 
 
 class LogBatch(NamedTuple):
@@ -138,6 +154,7 @@ class SharePartition:
         self._may_be_available = False
         self._writes: dict[int, list[Run]] = {}
         self._last_write = 0
+        self._letters: list[DeadLetters] = []
         for batch in sorted(state):
             self._load(batch)
         self._advance_start()
@@ -146,11 +163,13 @@ class SharePartition:
         if batch.first_offset < self.next_offset or batch.last_offset < batch.first_offset:
             raise ValueError(f"offsets {batch.first_offset} to {batch.last_offset} contradict others")
         state = RecordState(batch.delivery_state)
-        if state is RecordState.ARCHIVING:  # nobody would finish it: no dead-letter topic is served
-            state = RecordState.ARCHIVED
-        elif state is RecordState.ACQUIRED:
+        if state is RecordState.ACQUIRED:
             raise ValueError("records are persisted as acquired")
         run = Run(batch.first_offset, batch.last_offset, state, batch.delivery_count)
+        if state is RecordState.ARCHIVING:  # the reason is not persisted
+            is_over = run.delivery_count >= self.limits.delivery_count_limit
+            run.reason = Reason.EXHAUSTED if is_over else Reason.REJECTED
+            self._hand_on(run)
         self._batches.append(Batch.of(run))
         self.next_offset = batch.last_offset + 1
         self._may_be_available = True
@@ -485,9 +504,14 @@ class SharePartition:
                 if kind == RENEW:
                     self._renew(batch.isolate(run, first, last), now_ms)
                 elif kind in _ACKNOWLEDGED:
-                    self._begin(batch.isolate(run, first, last), _ACKNOWLEDGED[kind])
+                    self._begin(batch.isolate(run, first, last), self._asked_state(kind))
                 else:
                     raise InvalidRequest(f"Unknown acknowledge type id: {kind}")
+
+    def _asked_state(self, kind: int) -> RecordState:
+        if kind == REJECT and self.limits.dead_letters:
+            return RecordState.ARCHIVING
+        return _ACKNOWLEDGED[kind]
 
     def _check_owner(self, run: Run, member_id: str) -> None:
         if not run.is_acquired:
@@ -521,6 +545,8 @@ class SharePartition:
     def _begin(self, run: Run, state: RecordState) -> None:
         """Change the state of acquired records, once the write is persisted."""
         run.state = self._limited(run, state)
+        if run.state is RecordState.ARCHIVING:
+            run.reason = Reason.REJECTED if state is RecordState.ARCHIVING else Reason.EXHAUSTED
         run.owner_before, run.member_id = run.member_id, ""
         run.write = self._last_write
         self._writes[self._last_write].append(run)
@@ -528,7 +554,7 @@ class SharePartition:
     def _limited(self, run: Run, state: RecordState) -> RecordState:
         """Return the state; records that were delivered as often as allowed are not available again."""
         if state is RecordState.AVAILABLE and run.delivery_count >= self.limits.delivery_count_limit:
-            return RecordState.ARCHIVED
+            return RecordState.ARCHIVING if self.limits.dead_letters else RecordState.ARCHIVED
         return state
 
     def _write_of(self, number: int) -> StateWrite | None:
@@ -549,6 +575,7 @@ class SharePartition:
                 if run.state is RecordState.AVAILABLE:
                     self._may_be_available = True
                 run.locked_until_ms = inf
+                self._hand_on(run)
             self._join(runs)
         moved = self._advance_start()
         return moved or self._may_be_available
@@ -558,8 +585,9 @@ class SharePartition:
             run.write = 0
             if run.locked_until_ms <= now_ms:
                 self._free(run)
+                self._hand_on(run)
             else:
-                run.state, run.member_id = RecordState.ACQUIRED, run.owner_before
+                run.state, run.member_id, run.reason = RecordState.ACQUIRED, run.owner_before, None
                 self.next_deadline_ms = min(self.next_deadline_ms, run.locked_until_ms)
             run.owner_before = ""
         self._join(runs)
@@ -567,29 +595,72 @@ class SharePartition:
     def _free(self, run: Run) -> None:
         state = self._limited(run, RecordState.AVAILABLE)
         _finish(run, state)
+        run.reason = Reason.EXHAUSTED if state is RecordState.ARCHIVING else None
         self._may_be_available = self._may_be_available or state is RecordState.AVAILABLE
 
     # ---- locks
 
     def expire(self, now_ms: float) -> StateWrite | None:
-        """End the locks whose time is over; the write is only to be sent, it has no outcome."""
+        """End the locks whose time is over; a write without a number is only to be sent.
+
+        Dead letters are handed on with the outcome of the write, whichever it is.
+        """
         freed: list[Run] = []
         next_ms = inf
+        write = self._begin_write()
         for run in self.runs():
             if not run.is_acquired:
                 continue
             if run.locked_until_ms <= now_ms:
                 self._free(run)
                 freed.append(run)
+                if run.state is RecordState.ARCHIVING:
+                    run.write, run.locked_until_ms = write, now_ms
+                    self._writes[write].append(run)
             else:
                 next_ms = min(next_ms, run.locked_until_ms)
         self.next_deadline_ms = next_ms
+        if not self._writes[write]:
+            del self._writes[write]
+            write = 0
         if not freed:
             return None
         states = [run.as_state() for run in freed]
         self._join(freed)
         self._advance_start()
-        return StateWrite(0, tuple(joined(states)))
+        return StateWrite(write, tuple(joined(states)))
+
+    # ---- dead letters
+
+    def _hand_on(self, run: Run) -> None:
+        """Put a record among the letters to be taken, if it is one."""
+        if run.reason is None:
+            return
+        if run.last >= self.start_offset:
+            first = max(run.first, self.start_offset)
+            self._letters.append(DeadLetters(first, run.last, run.delivery_count, run.reason))
+        run.reason = None
+
+    def take_letters(self) -> list[DeadLetters]:
+        """Return the records that go to the dead-letter topic now, each of them once."""
+        taken, self._letters = self._letters, []
+        return taken
+
+    def buried(self, letters: DeadLetters) -> StateWrite | None:
+        """Finish records that are in the dead-letter topic, or cannot get there.
+
+        The write is only to be sent; None where the log has deleted them meanwhile.
+        """
+        states: list[StateBatch] = []
+        for batch in self._overlapping(letters.first_offset, letters.last_offset):
+            for run in list(batch.between(letters.first_offset, letters.last_offset)):
+                if run.state is RecordState.ARCHIVING and not run.write:
+                    part = batch.isolate(run, letters.first_offset, letters.last_offset)
+                    _finish(part, RecordState.ARCHIVED)
+                    states.append(part.as_state())
+            batch.join_runs()
+        self._advance_start()
+        return StateWrite(0, tuple(joined(states))) if states else None
 
     # ---- the start offset
 

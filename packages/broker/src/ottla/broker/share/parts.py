@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.config.group import BY_DURATION, iso_duration_ms
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.share.coordinator import ShareCoordinator
+from ottla.broker.share.dead_letters import DeadLetterTopics
 from ottla.broker.share.hosting import EARLIEST, LATEST, ShareGroupTerms, SharePartitions
+from ottla.broker.share.metrics import ShareGroupMetrics
 from ottla.broker.share.partition import ShareLimits
 from ottla.broker.share.persister import SharePersister
 from ottla.broker.share.sessions import ShareSession, ShareSessions
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.cluster.topics import Topics
-    from ottla.broker.config import BrokerConfig
+    from ottla.broker.config import BrokerConfig, LogConfig
+    from ottla.broker.metrics import Metrics
     from ottla.broker.peers.client import Peers
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.runtime.background_tasks import BackgroundTasks
@@ -70,31 +73,41 @@ class ShareGroupSettings:
     """The settings of each share group: its own, or the broker's."""
 
     def __init__(
-        self, config: Callable[[], BrokerConfig], group_settings: Callable[[str], Mapping[str, str]]
+        self,
+        config: Callable[[], BrokerConfig],
+        group_settings: Callable[[str], Mapping[str, str]],
+        has_dead_letters: Callable[[], bool],
     ) -> None:
+        """`has_dead_letters` returns whether the cluster's level of share groups has dead-letter topics."""
         self._config = config
         self._group_settings = group_settings
-        self._known: dict[str, tuple[Any, Any, ShareGroupTerms]] = {}
+        self._has_dead_letters = has_dead_letters
+        self._known: dict[str, tuple[Any, Any, bool, ShareGroupTerms]] = {}
 
     def __call__(self, group_id: str) -> ShareGroupTerms:
         """Return the settings of a group."""
-        config, own = self._config(), self._group_settings(group_id)
+        config, own, has_letters = self._config(), self._group_settings(group_id), self._has_dead_letters()
         known = self._known.get(group_id)
-        if known is not None and known[0] is config and known[1] == own:
-            return known[2]
-        terms = share_group_terms(config, own)
+        if known is not None and known[0] is config and known[1:3] == (own, has_letters):
+            return known[3]
+        terms = share_group_terms(config, own, has_dead_letters=has_letters)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[group_id] = config, dict(own), terms
+        self._known[group_id] = config, dict(own), has_letters, terms
         return terms
 
 
 _MOST_KNOWN: Final = 10_000
 
 
-def share_group_terms(config: BrokerConfig, own: Mapping[str, str]) -> ShareGroupTerms:
-    """Return the settings of a group that has these of its own."""
+def share_group_terms(
+    config: BrokerConfig, own: Mapping[str, str], *, has_dead_letters: bool = True
+) -> ShareGroupTerms:
+    """Return the settings of a group that has these of its own.
 
+    Without dead-letter topics letters that are on their way still have one: a downgrade loses none.
+    """
+    topic = own.get("errors.deadletterqueue.topic.name", "")
     limits = ShareLimits(
         max_record_locks=_bounded(
             own.get("share.partition.max.record.locks"),
@@ -115,6 +128,7 @@ def share_group_terms(config: BrokerConfig, own: Mapping[str, str]) -> ShareGrou
             config.group_share_max_record_lock_duration_ms,
         ),
         renew_enabled=own.get("share.renew.acknowledge.enable", "true").lower() == "true",
+        dead_letters=has_dead_letters and bool(topic),
     )
     reset = own.get("share.auto.offset.reset", LATEST).lower()
     if reset.startswith(BY_DURATION):
@@ -122,7 +136,8 @@ def share_group_terms(config: BrokerConfig, own: Mapping[str, str]) -> ShareGrou
     elif reset not in (EARLIEST, LATEST):
         reset = LATEST
     committed_only = own.get("share.isolation.level", "read_uncommitted").lower() == "read_committed"
-    return ShareGroupTerms(limits, reset, committed_only)
+    copies = own.get("errors.deadletterqueue.copy.record.enable", "false").lower() == "true"
+    return ShareGroupTerms(limits, reset, committed_only, topic, copies)
 
 
 def _bounded(own: str | None, of_broker: int, least: int, greatest: int) -> int:
@@ -130,35 +145,50 @@ def _bounded(own: str | None, of_broker: int, least: int, greatest: int) -> int:
     return of_broker if own is None else min(max(int(own), least), greatest)
 
 
-def make_share_parts(
-    *,
-    config: Callable[[], BrokerConfig],
-    group_settings: Callable[[str], Mapping[str, str]],
-    environment: Environment,
-    replicas: Replicas,
-    metadata: MetadataCache,
-    topics: Topics,
-    peers: Peers,
-    record_threads: RecordThreads,
-    tasks: BackgroundTasks,
-    session_id: Callable[[], int],
-) -> ShareParts:
-    """Make the parts and start them; `tasks` must be entered."""
-    settings = config()
-    coordinator = _coordinator(settings, environment, replicas, metadata, topics, tasks)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSources:
+    """The parts of the broker that those for share groups are made from."""
+
+    config: Callable[[], BrokerConfig]
+    group_settings: Callable[[str], Mapping[str, str]]
+    log_config: Callable[[str], LogConfig]
+    has_dead_letters: Callable[[], bool]
+    """Whether the cluster's level of share groups has dead-letter topics."""
+    append_own: Callable[[TopicPartition, bytes], Awaitable[None]]
+    """Appends a batch of the broker's own to a partition that it leads."""
+    environment: Environment
+    metrics: Metrics
+    replicas: Replicas
+    metadata: MetadataCache
+    topics: Topics
+    peers: Peers
+    record_threads: RecordThreads
+    tasks: BackgroundTasks
+    """They must be entered."""
+    session_id: Callable[[], int]
+
+
+def make_share_parts(sources: ShareSources) -> ShareParts:
+    """Make the parts and start them."""
+    settings, replicas, tasks = sources.config(), sources.replicas, sources.tasks
+    coordinator, metrics = _coordinator(sources), ShareGroupMetrics(sources.metrics)
     persister = SharePersister(
-        metadata=metadata,
-        topics=topics,
+        metadata=sources.metadata,
+        topics=sources.topics,
         here=coordinator,
-        connect=partial(peers.broker, purpose="share-coordinator", timeout_ms=settings.request_timeout_ms),
+        connect=partial(
+            sources.peers.broker, purpose="share-coordinator", timeout_ms=settings.request_timeout_ms
+        ),
     )
     partitions = SharePartitions(
-        environment=environment,
+        environment=sources.environment,
         persister=persister,
         tasks=tasks,
-        record_threads=record_threads,
-        terms=ShareGroupSettings(config, group_settings),
-        session_id=session_id,
+        record_threads=sources.record_threads,
+        terms=ShareGroupSettings(sources.config, sources.group_settings, sources.has_dead_letters),
+        session_id=sources.session_id,
+        dead_letters=_dead_letters(sources, metrics),
+        forget_group=metrics.forget_group,
     )
     replicas.subscribe(coordinator)
     replicas.subscribe(partitions)
@@ -167,24 +197,36 @@ def make_share_parts(
     )
     partitions.start()
     _schedule(tasks, settings, coordinator)
-    sessions = ShareSessions(settings.group_share_max_share_sessions)
     return ShareParts(
         coordinator=coordinator,
         persister=persister,
         partitions=partitions,
-        sessions=sessions,
-        metadata=metadata,
+        sessions=ShareSessions(settings.group_share_max_share_sessions),
+        metadata=sources.metadata,
     )
 
 
-def _coordinator(
-    settings: BrokerConfig,
-    environment: Environment,
-    replicas: Replicas,
-    metadata: MetadataCache,
-    topics: Topics,
-    tasks: BackgroundTasks,
-) -> ShareCoordinator:
+def _dead_letters(sources: ShareSources, metrics: ShareGroupMetrics) -> DeadLetterTopics:
+    timeout_ms = sources.config().request_timeout_ms + _BEYOND_THE_WRITE_MS
+    return DeadLetterTopics(
+        environment=sources.environment,
+        config=sources.config,
+        metadata=sources.metadata,
+        topics=sources.topics,
+        log_config=sources.log_config,
+        append_here=sources.append_own,
+        connect=partial(sources.peers.broker, purpose="share-dead-letters", timeout_ms=timeout_ms),
+        record_threads=sources.record_threads,
+        metrics=metrics,
+    )
+
+
+_BEYOND_THE_WRITE_MS: Final = 5_000
+"""How long the answer of another broker may take beyond the time that its write may wait for replicas."""
+
+
+def _coordinator(sources: ShareSources) -> ShareCoordinator:
+    settings, metadata, replicas = sources.config(), sources.metadata, sources.replicas
     store = ReplicatedStore(
         replicas,
         SHARE_GROUP_STATE_TOPIC,
@@ -202,13 +244,13 @@ def _coordinator(
 
     async def metadata_arrived() -> None:
         """Wait, within a bound, for the metadata: without them every topic seems to be deleted."""
-        await metadata.known(topics.published)
+        await metadata.known(sources.topics.published)
 
     return ShareCoordinator(
         config=settings,
-        environment=environment,
+        environment=sources.environment,
         store=store,
-        tasks=tasks,
+        tasks=sources.tasks,
         partition_count=partition_count,
         delete_before=partial(_delete_before, replicas),
         ready=metadata_arrived,

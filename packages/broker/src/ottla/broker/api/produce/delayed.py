@@ -115,15 +115,16 @@ async def when_safe(
 
 async def _wait_for(placed: list[Placed], acks: int, timeout_ms: float) -> None:
     results = await asyncio.gather(
-        *(asyncio.wait_for(_safe(placement, acks), timeout_ms / 1000) for placement in placed),
+        *(asyncio.wait_for(safe(placement, acks), timeout_ms / 1000) for placement in placed),
         return_exceptions=True,
     )
     for placement, result in zip(placed, results, strict=True):
         if isinstance(result, BaseException):
-            placement.failed(_as_kafka_error(result))
+            placement.failed(as_kafka_error(result))
 
 
-async def _safe(placed: Placed, acks: int) -> None:
+async def safe(placed: Placed, acks: int) -> None:
+    """Wait until a batch is flushed, if its topic requires that, and replicated, if the client does."""
     partition, appended = placed.partition, placed.appended
     assert partition is not None
     assert appended is not None
@@ -135,7 +136,8 @@ async def _safe(placed: Placed, acks: int) -> None:
         await partition.replicated(appended.last_offset + 1)
 
 
-def _as_kafka_error(error: BaseException) -> KafkaError:
+def as_kafka_error(error: BaseException) -> KafkaError:
+    """Return the error that a producer gets; raise one that is none of the append."""
     if isinstance(error, KafkaError):
         return error
     if isinstance(error, TimeoutError):

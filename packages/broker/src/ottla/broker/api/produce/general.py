@@ -230,13 +230,18 @@ def _is_to_be_opened(
     services: Needs, topic_partition: TopicPartition, records: bytes | memoryview, version: int
 ) -> bool:
     """Whether records must be opened on a thread: old formats, another codec than the topic's, key checks."""
-    partition = services.replicas.hosted(topic_partition)
     try:
         if needs_conversion(records):
             return version < _FIRST_WITH_V2_ONLY
-        return partition is not None and must_be_opened(records, partition.log.config)
+        return to_be_opened(services, topic_partition, records)
     except CorruptMessage:
         return False  # the append raises the error
+
+
+def to_be_opened(services: Needs, topic_partition: TopicPartition, records: bytes | memoryview) -> bool:
+    """Return whether batches of format 2 must be opened. Raises CorruptMessage for torn ones."""
+    partition = services.replicas.hosted(topic_partition)
+    return partition is not None and must_be_opened(records, partition.log.config)
 
 
 def _unfolds_many(request: ProduceRequest) -> bool:
@@ -317,14 +322,15 @@ async def _open_all(services: Needs, request: ProduceRequest, context: RequestCo
             ):
                 continue
             try:
-                data.records = await _open_one(services, topic_partition, data.records)
+                data.records = await open_one(services, topic_partition, data.records)
                 outcomes[id(data)] = None
             except KafkaError as error:
                 outcomes[id(data)] = error
     return outcomes
 
 
-async def _open_one(services: Needs, topic_partition: TopicPartition, records: bytes | memoryview) -> bytes:
+async def open_one(services: Needs, topic_partition: TopicPartition, records: bytes | memoryview) -> bytes:
+    """Return records as they are stored, after they were opened on a thread. Raises KafkaError."""
     config, threads = services.replicas.leader(topic_partition).log.config, services.record_threads
     try:
         return await _open_on(threads.run, quick_bytes(config), services, topic_partition, records)
@@ -420,7 +426,7 @@ def appending(
             except OSError as error:
                 result.failed(KafkaStorageError(str(error)))
             if result.response.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                _count(services, topic.name, data.records, result)
+                count(services, topic.name, data.records, result)
             answers.append(result.response)
             placed.append(result)
             yield
@@ -472,7 +478,8 @@ def check_records(records: bytes | memoryview | None, request: ProduceRequest, v
         raise TransactionalIdAuthorizationFailed("a transactional batch needs a transactional.id")
 
 
-def _count(services: Needs, topic: str, records: bytes | memoryview | None, result: Placed) -> None:
+def count(services: Needs, topic: str, records: bytes | memoryview | None, result: Placed) -> None:
+    """Count a write to a partition."""
     for_all, error_code = services.topic_metrics.all_topics, result.response.error_code
     meters = [for_all] if error_code in _OUTSIDE else [for_all, services.topic_metrics.of(topic)]
     for meter in meters:
