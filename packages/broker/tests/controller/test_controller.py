@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.control_requests import LeaderAndIsrRequest, UpdateMetadataRequest
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
+from ottla.zookeeper.frozen_classes import replace
 from ottla.zookeeper.znodes import OttlaTopicSettings, PreferredReplicaElection, TopicAssignment
 
 Story = Callable[[ControllerCluster], Coroutine[Any, Any, None]]

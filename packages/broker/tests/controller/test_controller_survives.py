@@ -6,7 +6,6 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -17,6 +16,7 @@ from ottla.broker.peers.controller_requests import AlterPartition, ProposedIsr
 from ottla.protocol.errors import NotController
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
+from ottla.zookeeper.frozen_classes import replace
 from ottla.zookeeper.session import Create
 from ottla.zookeeper.znodes import ControllerEpoch, PartitionState, TopicAssignment
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from ottla.broker.controller.testing_reassignments import is_still, state, until
 from ottla.protocol.errors import ErrorCode, NotController
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper import paths
+from ottla.zookeeper.frozen_classes import replace
 from ottla.zookeeper.znodes import IsrChange, ReassignPartitions
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ottla.broker.cluster.partition_znodes import Leadership
@@ -13,6 +12,7 @@ from ottla.broker.controller.testing import ControllerCluster, play
 from ottla.broker.controller.testing_reassignments import state, until_still, with_topic
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import replace
 
 T0 = TopicPartition("orders", 0)
 

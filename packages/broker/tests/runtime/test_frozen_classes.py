@@ -1,6 +1,7 @@
 import pickle
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, field
+from typing import Any
 
 import pytest
 
@@ -139,3 +140,20 @@ def test_a_class_takes_over_the_fields_and_methods_of_its_groups() -> None:
     assert not hasattr(parcel, "__dict__")
     with pytest.raises(FrozenInstanceError):
         parcel.grams = 1  # type: ignore[misc]
+
+
+def test_a_class_of_very_many_fields_is_built_as_any_other() -> None:
+    names = [f"field_{number}" for number in range(200)]
+    annotations: dict[str, Any] = dict.fromkeys(names, "int")
+    namespace = {"__annotations__": annotations, "field_1": 1, "field_2": field(default_factory=list)}
+    many: Any = frozen(kw_only=True)(type("Many", (), namespace))
+    given = dict.fromkeys(names[3:], 7)
+
+    made = many(field_0=0, **given)
+
+    assert (made.field_0, made.field_1, made.field_2, made.field_199) == (0, 1, [], 7)
+    assert replace(made, field_1=5).field_1 == 5
+    with pytest.raises(TypeError, match="field_0"):
+        many(**given)
+    with pytest.raises(TypeError, match="field_200"):
+        many(field_0=0, field_200=1, **given)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from ipaddress import IPv6Address, ip_address
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -84,6 +85,8 @@ def setting(
         "update": update,
         "ottla_only": ottla_only,
     }
+    # A broker has three hundred: what is not said takes no memory.
+    metadata = {name: value for name, value in metadata.items() if value and value != "read-only"}
     return dataclasses.field(default=default, repr=not is_secret, metadata=metadata)
 
 
@@ -325,16 +328,19 @@ def documentation(cls: type[Any]) -> dict[str, str]:
 # --- checks
 
 
+@cache
 def at_least(least: float) -> Check:
     """Accept numbers from `least` up, not NaN, and all values that are not numbers."""
     return lambda value: f"must be at least {least:_}" if _is_number(value) and not value >= least else None
 
 
+@cache
 def at_most(most: float) -> Check:
     """Accept numbers up to `most`, not NaN, and all values that are not numbers."""
     return lambda value: f"must be at most {most:_}" if _is_number(value) and not value <= most else None
 
 
+@cache
 def between(least: float, most: float) -> Check:
     """Accept numbers from `least` to `most`, both included."""
     return lambda value: None if least <= value <= most else f"must be between {least:_} and {most:_}"

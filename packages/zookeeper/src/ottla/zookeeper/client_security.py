@@ -12,12 +12,13 @@ import re
 import ssl
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
 from ottla.zookeeper.environment import new_secret
 from ottla.zookeeper.errors import UnsafeSecret, ZooKeeperError
+from ottla.zookeeper.frozen_classes import frozen
 
 DIGEST_FILE: Final = "zookeeper.digest.file"
 JAAS_FILE: Final = "zookeeper.sasl.jaas.file"
@@ -58,7 +59,7 @@ class SecuritySettingError(ZooKeeperError, ValueError):
         return f"{self.path}: {self.detail}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SaslLogin:
     """A user and the password for SASL's DIGEST-MD5."""
 
@@ -66,7 +67,7 @@ class SaslLogin:
     password: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Store:
     """A file with a key and its certificate, or with trusted certificates: PEM or PKCS#12."""
 
@@ -118,7 +119,7 @@ class Store:
         return b"".join(pem), password
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TlsSettings:
     """Settings of TLS to ZooKeeper."""
 
@@ -144,7 +145,7 @@ class TlsSettings:
         return context
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClientSecurity:
     """The credentials of a session's connections, and their encryption; by default neither."""
 

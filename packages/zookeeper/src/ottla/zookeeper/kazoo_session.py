@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -31,6 +31,7 @@ from ottla.zookeeper._operations import Read, SessionOperations
 from ottla.zookeeper._session_state import SessionStateMachine
 from ottla.zookeeper.client_security import NO_SECURITY, ClientSecurity
 from ottla.zookeeper.errors import AuthFailed, NodeExists, NotConnected, OperationTimeout
+from ottla.zookeeper.frozen_classes import replace
 from ottla.zookeeper.paths import parent_of
 from ottla.zookeeper.session import NULL, OPEN_ACL, Acl, Create, EventType, Operation, Stat, Watch
 from ottla.zookeeper.watches import WatchKind

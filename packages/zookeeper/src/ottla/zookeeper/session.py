@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple, Protocol
 
@@ -20,6 +19,7 @@ from ottla.zookeeper.errors import (
     SessionExpired,
     ZooKeeperError,
 )
+from ottla.zookeeper.frozen_classes import frozen
 
 __all__ = [
     "MAX_VALUE_BYTES",
@@ -138,7 +138,7 @@ class StateChange(NamedTuple):
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Create:
     """Create a znode. `acl` None means the session's default."""
 
@@ -149,7 +149,7 @@ class Create:
     acl: tuple[Acl, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SetData:
     """Replace the data if the version matches; -1 matches any."""
 
@@ -158,7 +158,7 @@ class SetData:
     version: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Delete:
     """Delete a znode without children if the version matches; -1 matches any."""
 
@@ -166,7 +166,7 @@ class Delete:
     version: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """Fail the multi unless the znode has this version; -1 requires only that it exists."""
 

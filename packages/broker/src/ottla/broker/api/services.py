@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ottla.zookeeper.session import Session
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Services:
     """All parts; `composition.py` puts them together."""
 

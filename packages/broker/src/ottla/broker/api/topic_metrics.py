@@ -26,7 +26,7 @@ _NAMES: Final = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TopicMeters:
     """The meters of one topic, or of all of them."""
 

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,7 +27,7 @@ from ottla.broker.cluster.placement import (
 )
 from ottla.broker.cluster.topic_settings import checked_overrides, create_topic, put_new_settings
 from ottla.broker.cluster.zookeeper_session import retrying, zookeeper_errors
-from ottla.broker.runtime.frozen_classes import frozen
+from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.errors import (
     InvalidConfig,
     InvalidPartitions,

@@ -98,7 +98,7 @@ class Topic:
     partitions: Mapping[int, Assignment]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Stopping:
     """The replicas that a moved partition has left, and the brokers that have not deleted theirs yet."""
 
@@ -106,7 +106,7 @@ class Stopping:
     awaited: set[int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ControllerContext:
     """The controller's memory. One task owns it; it holds nothing that ZooKeeper does not hold."""
 

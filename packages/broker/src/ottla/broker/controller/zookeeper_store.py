@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
@@ -118,7 +117,7 @@ class Store:
 
     async def _with_id(self, node: TopicAssignment, stat: Stat) -> Topic | None:
         """Write the missing id of a topic from an older release; None when another writer was first."""
-        identified = dataclasses.replace(node, topic_id=self._new_id())
+        identified = replace(node, topic_id=self._new_id())
         try:
             await retrying(lambda: self.fenced([SetData(node.path, identified.encode(), stat.version)]))
         except (BadVersion, NoNode):
@@ -447,7 +446,7 @@ def _merged(node: TopicAssignment, changed: Mapping[int, Assignment]) -> TopicAs
         kept = {number: replicas for number, replicas in old.items() if number not in there}
         return kept | {number: replicas for number, replicas in new.items() if replicas}
 
-    return dataclasses.replace(
+    return replace(
         node,
         partitions={**node.partitions, **{number: new.replicas for number, new in there.items()}},
         adding_replicas=merge(node.adding_replicas, {n: new.adding for n, new in there.items()}),

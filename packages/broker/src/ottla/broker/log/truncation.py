@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SEARCHED_WITHOUT_INDEX_BYTES = 4096
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class TruncationPlan:
     """Everything that has to be done to the files before the log ends at `offset` or below."""
 

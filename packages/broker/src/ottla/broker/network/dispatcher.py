@@ -52,7 +52,7 @@ _LONGEST_SHOWN: Final = 255
 """Bytes of a client id that a log shows."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """One decoded request with its route."""
 

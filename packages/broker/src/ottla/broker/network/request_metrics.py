@@ -84,7 +84,7 @@ def request_name(api_key: int) -> str:
     return "".join(part.capitalize() for part in ApiKey(api_key).name.split("_"))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ApiMetrics:
     """The metrics of one API."""
 

@@ -40,7 +40,7 @@ class AlterPartition:
     proposals: Mapping[TopicPartition, ProposedIsr]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Answers:
     """The error of each partition of a request; 0 is success."""
 

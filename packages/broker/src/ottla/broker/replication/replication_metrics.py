@@ -55,7 +55,7 @@ def _tags(topic_partition: TopicPartition) -> dict[str, str]:
     return {"topic": topic_partition.topic, "partition": str(topic_partition.partition)}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class FetcherMeters:
     """The meters of one fetcher, and those of all replicated bytes."""
 

@@ -31,7 +31,7 @@ class CloseConnection(Exception):
     """Raised by a handler that cannot answer: Kafka refuses an acks=0 produce this way."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Ordering:
     """Keeps the appends of one connection in order when one of them has to leave the event loop."""
 
@@ -118,7 +118,7 @@ class ClientSession(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RequestContext:
     """Where one request came from and when it was read."""
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import replace
 
 from ottla.client.config import Address
 from ottla.client.environment import now_ms
@@ -21,6 +20,7 @@ from ottla.consumer.zookeeper.streams import UNKNOWN, MessageStream, Offsets, Re
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 from ottla.zookeeper.errors import SessionExpired, ZooKeeperError
+from ottla.zookeeper.frozen_classes import replace
 from ottla.zookeeper.session import Session, SessionState, StateChange, WatchEvent
 from ottla.zookeeper.znodes import ConsumerRegistration
 

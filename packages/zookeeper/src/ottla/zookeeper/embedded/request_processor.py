@@ -7,7 +7,7 @@ durable before the frames that follow it are sent.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ottla.zookeeper.embedded import wire
@@ -25,6 +25,7 @@ from ottla.zookeeper.errors import (
     Unimplemented,
     ZooKeeperError,
 )
+from ottla.zookeeper.frozen_classes import frozen, replace
 from ottla.zookeeper.paths import digest_identity
 from ottla.zookeeper.session import Acl, Create, EventType, Operation
 from ottla.zookeeper.watches import WatchKind, WatchTable
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from ottla.zookeeper.digest_md5 import DigestMd5Server
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Client:
     """One connection; `session_id` is 0 until it has a session.
 
@@ -49,7 +50,7 @@ class Client:
     identities: dict[tuple[str, str], None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """Limits of clients. Session timeouts are milliseconds and clamped."""
 
@@ -57,13 +58,13 @@ class Limits:
     max_session_timeout_ms: int = 60_000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Attendance:
     client: Client | None
     heard_at_ms: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RequestProcessor:
     """Serves all clients of one tree.
 

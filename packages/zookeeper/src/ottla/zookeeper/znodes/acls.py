@@ -7,12 +7,12 @@ Pascal case (`TransactionalId`), the notifications as they are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from ottla.zookeeper import paths
 from ottla.zookeeper._json import Fields, array, encode, text
 from ottla.zookeeper.errors import MalformedZnode
+from ottla.zookeeper.frozen_classes import frozen
 
 VERSION: Final = 1
 LITERAL: Final = "LITERAL"
@@ -41,7 +41,7 @@ def resource_type_of(step: str) -> str | None:
     return _RESOURCE_TYPES.get(step)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AclEntry:
     """One rule: a principal may (ALLOW) or may not (DENY) perform an operation from a host."""
 
@@ -51,7 +51,7 @@ class AclEntry:
     host: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResourceAcls:
     """`/kafka-acl/[type]/[name]` and `/kafka-acl-extended/prefixed/[type]/[name]`: the rules of a pattern."""
 
@@ -122,7 +122,7 @@ def _named_in(names: dict[str, str]) -> Callable[[object], str]:
     return read
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AclChange:
     """`/kafka-acl-changes/acl_changes_[n]`, and the same for prefixed patterns: a pattern's rules changed."""
 

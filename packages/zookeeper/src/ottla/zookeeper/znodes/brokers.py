@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import urlsplit
 
 from ottla.zookeeper import paths
 from ottla.zookeeper._json import Fields, array, by_text, encode, integer, integer32, text
 from ottla.zookeeper.errors import MalformedZnode
+from ottla.zookeeper.frozen_classes import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Endpoint:
     """The address of a broker's listener. An IPv6 `host` has no brackets."""
 
@@ -36,7 +37,7 @@ class Endpoint:
         return cls(listener_name.upper(), host, where.port)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BrokerFeature:
     """The range of versions of one feature that a broker supports."""
 
@@ -44,7 +45,7 @@ class BrokerFeature:
     max_version: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BrokerRegistration:
     """`/brokers/ids/[id]`, ephemeral: a live broker. Its czxid is the broker epoch.
 
@@ -153,7 +154,7 @@ def _feature(value: object) -> BrokerFeature:
     return BrokerFeature(fields.required("min_version", integer), fields.required("max_version", integer))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClusterId:
     """`/cluster/id`: the name of the cluster, 22 characters of URL-safe base64."""
 
@@ -174,7 +175,7 @@ class ClusterId:
         return cls(Fields.of(paths.CLUSTER_ID, data).required("id", text))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FeatureNode:
     """`/feature`: the feature versions the cluster has finalized (KIP-584); `status` 1 means enabled.
 
@@ -209,7 +210,7 @@ class FeatureNode:
         return cls(features, fields.required("status", integer), version)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FeatureLevels:
     """`/ottla/features`: the finalized level of each feature; the version of the znode is their epoch.
 
@@ -240,7 +241,7 @@ class FeatureLevels:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClientMetricsSubscriptions:
     """`/ottla/client_metrics`: the configurations of subscriptions of client metrics, by name (KIP-714)."""
 
@@ -271,7 +272,7 @@ def _finalized_level(value: object) -> int:
     return integer(value)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProducerIdBlock:
     """`/latest_producer_id_block`: the last allocated range of producer ids, both ends included."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ottla.zookeeper import paths
 from ottla.zookeeper._json import Fields, by_text, encode, integer, number_text, text
 from ottla.zookeeper.errors import MalformedZnode
+from ottla.zookeeper.frozen_classes import frozen
 
 _PATTERNS = ("static", "white_list", "black_list")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConsumerRegistration:
     """`/consumers/[group]/ids/[id]`, ephemeral: a member and its number of streams per topic.
 
@@ -54,7 +54,7 @@ class ConsumerRegistration:
         return cls(group, consumer_id, subscription, pattern, fields.optional("timestamp", integer, -1))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConsumerOffset:
     """`/consumers/[group]/offsets/[topic]/[partition]`: the next offset to read, as text."""
 
@@ -78,7 +78,7 @@ class ConsumerOffset:
         return cls(group, topic, partition, number_text(paths.consumer_offset(group, topic, partition), data))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConsumerOwner:
     """`/consumers/[group]/owners/[topic]/[partition]`, ephemeral: `consumerid-threadid` of the claim."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ottla.zookeeper import paths
 from ottla.zookeeper._json import Fields, array, encode, integer, integer32, number_text, text
 from ottla.zookeeper.errors import IllegalName
+from ottla.zookeeper.frozen_classes import frozen
 
 
 def _legal_topic(value: object) -> str:
@@ -17,7 +17,7 @@ def _legal_topic(value: object) -> str:
         raise ValueError(error.detail) from error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControllerNode:
     """`/controller`, ephemeral: which broker is the controller. Versions 1 and 2 are read.
 
@@ -55,7 +55,7 @@ class ControllerNode:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControllerEpoch:
     """`/controller_epoch`: counts the controllers; the znode's version fences every write of one."""
 
@@ -87,7 +87,7 @@ def _topic_partitions_json(partitions: Sequence[tuple[str, int]]) -> bytes:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReassignPartitions:
     """`/admin/reassign_partitions`: written by a tool, deleted by the controller when empty."""
 
@@ -121,7 +121,7 @@ class ReassignPartitions:
         return cls(dict(fields.required("partitions", array(entry))))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PreferredReplicaElection:
     """`/admin/preferred_replica_election`: written by a tool, deleted by the controller."""
 
@@ -143,7 +143,7 @@ class PreferredReplicaElection:
         return cls(fields.required("partitions", array(_topic_partition)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IsrChange:
     """`/isr_change_notification/isr_change_[seq]`: makes the controller re-read partition states."""
 
@@ -165,7 +165,7 @@ class IsrChange:
         return cls(fields.required("partitions", array(_topic_partition)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogDirEvent:
     """`/log_dir_event_notification/log_dir_event_[seq]`: a broker lost a log directory (event 1)."""
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 from ottla.zookeeper import paths
 from ottla.zookeeper._json import Fields, array, encode, integer, text
+from ottla.zookeeper.frozen_classes import frozen, replace
 
 VERSION: Final = 3
 _NOBODY: Final[tuple[str, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DelegationToken:
     """`/delegation_token/tokens/[id]`: a token. Principals are texts like `User:alice`.
 

@@ -6,7 +6,7 @@ import base64
 import binascii
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import quote
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from ottla.zookeeper._json import (
     text_or_number,
 )
 from ottla.zookeeper.errors import IllegalName, MalformedZnode
+from ottla.zookeeper.frozen_classes import frozen
 
 NO_LEADER = -1
 RECOVERED = 0
@@ -44,7 +45,7 @@ def decode_topic_id(value: object) -> uuid.UUID:
         raise ValueError(f"{value!r} is not a topic id") from error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TopicAssignment:
     """`/brokers/topics/[topic]`: the replicas of each partition, the preferred leader first.
 
@@ -100,7 +101,7 @@ def _replicas_json(assignment: Mapping[int, Sequence[int]]) -> dict[str, list[in
     return {str(partition): list(replicas) for partition, replicas in sorted(assignment.items())}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartitionState:
     """`/brokers/topics/[t]/partitions/[p]/state`: leader and ISR as the controller decided them.
 
@@ -149,7 +150,7 @@ class PartitionState:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConfigEntity:
     """`/config/[type]/[name]`: the overrides of one entity.
 
@@ -178,7 +179,7 @@ class ConfigEntity:
         return cls(entity_path, fields.required("config", by_text(text_or_number)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OttlaTopicSettings:
     """`/ottla/config/topics/[topic]`: the overrides of a topic's keys that Apache Kafka does not know.
 
@@ -209,7 +210,7 @@ class OttlaTopicSettings:
         return cls(topic, topic_id, fields.required("config", by_text(text_or_number)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OttlaGroupSettings:
     """`/ottla/config/groups/[group]`: the settings of a group; its id is URL-encoded in the path."""
 
@@ -233,7 +234,7 @@ class OttlaGroupSettings:
         return cls(group, fields.required("config", by_text(text_or_number)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConfigChange:
     """`/config/changes/config_change_[seq]`, persistent sequential: makes brokers re-read an entity."""
 

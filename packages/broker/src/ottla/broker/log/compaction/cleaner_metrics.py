@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class CleanerFigures:
     """The figures of the last cleanings, and of the last look at the logs."""
 

@@ -74,7 +74,7 @@ class DirectoryDescription:
     usable_bytes: int = -1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class DirectoryRoom:
     """Whether a log directory is full: from a write that found no room, until it has had room for a while.
 
@@ -111,7 +111,7 @@ class DirectoryRoom:
         return True
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class LogDirectory:
     """One of `log.dirs`, with the logs in it."""
 

@@ -53,7 +53,7 @@ class EpochsFile:
                 self._written = version
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class FlushPlan:
     """Everything that has to reach the disk before offsets below `offset` are safe.
 
