@@ -133,10 +133,10 @@ class ClassicMember(Member):
             instance_id=self.instance_id,
             assignments=assignments,
         )
-        removals = self.schedule.reports.removals(self)
+        confirmation = self.schedule.reports.confirmation(self)
         synced = await self._classic(lambda groups: groups.sync(GROUP, sync), REBALANCE_MS / 1000 + 5)
         if synced is not None:
-            self._must_join, self.removals = False, removals
+            self._must_join, (self.removals, self.confirmed_in) = False, confirmation
             self._take_assignment(synced.assignment)
 
     def _subscription(self) -> bytes:

@@ -303,7 +303,7 @@ class Schedule:
             if value != logged[name]:
                 raise InvariantViolated(f"{name} is {value}, and {logged[name]} by the log")
         self._check_owners(hosted.group)
-        self.reports.check_read()
+        self.reports.check_read(self._now_s())
 
     def _check_owners(self, group: ConsumerGroup) -> None:
         owners: dict[Partition, str] = {}

@@ -102,6 +102,7 @@ class Topics:
     def __init__(self) -> None:
         self.present: dict[str, tuple[UUID, int]] = {}
         self.racks = dict.fromkeys(range(BROKERS), "rack-0")
+        self.created_s: dict[UUID, float] = {}
         self._ids = 0
 
     def create(self, name: str, partitions: int) -> None:
@@ -111,7 +112,9 @@ class Topics:
 
     def _new_id(self) -> UUID:
         self._ids += 1
-        return UUID(int=self._ids)
+        topic_id = UUID(int=self._ids)
+        self.created_s[topic_id] = asyncio.get_running_loop().time()
+        return topic_id
 
     def partitions(self, name: str) -> list[tuple[UUID, int]]:
         """The partitions of a topic; none of one that does not exist."""

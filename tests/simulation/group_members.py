@@ -58,6 +58,8 @@ class Member(ABC):
         """How often it was fenced."""
         self.removals = 0
         """How often it had been removed from the group when that confirmed last that it is a member."""
+        self.confirmed_in = -1
+        """The epoch in which its coordinator led then."""
         self._broker = self.cluster.guess_coordinator()
         self._wakes = asyncio.Event()
         self.task = self.cluster.spawn(self._live())
@@ -252,7 +254,8 @@ class ConsumerMember(Member):
 
     async def _beat(self) -> None:
         event, is_joining = self._heartbeat(), self.epoch == 0
-        removals, epochs = self.schedule.reports.removals(self), self.schedule.reports.epochs(self)
+        reports = self.schedule.reports
+        confirmation, epochs = reports.confirmation(self), reports.epochs(self)
         try:
             answer: HeartbeatAnswer | None = await self.ask(
                 lambda groups: groups.request(GROUP, GroupKind.CONSUMER, event, creates=is_joining)
@@ -264,12 +267,12 @@ class ConsumerMember(Member):
         if answer is None:
             self._sent = {}
             return
-        self.schedule.reports.heartbeat_answered(self, event.epoch, epochs)
+        reports.heartbeat_answered(self, event.epoch, epochs)
         if not is_joining and answer.epoch < self.epoch:
             raise InvariantViolated(f"the epoch of {self} goes back from {self.epoch} to {answer.epoch}")
         if answer.epoch <= 0:
             raise InvariantViolated(f"{self} is in epoch {answer.epoch}")
-        self.epoch, self.removals = answer.epoch, removals
+        self.epoch, (self.removals, self.confirmed_in) = answer.epoch, confirmation
         if answer.assignment is not None:
             before = self._assigned or {}
             self._assigned = {

@@ -17,6 +17,8 @@ REFUSED: Final = {
     ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.FENCED_INSTANCE_ID,
 }  # fmt: skip
+NEW_S: Final = 15.0
+"""The time in which all brokers know of a topic, and classic members have joined again that read it."""
 
 
 class MemberEpochs(NamedTuple):
@@ -58,19 +60,27 @@ class MemberReports:
             if both := other.owned.keys() & set(partitions):
                 raise InvariantViolated(f"{min(both)} is read by {other} and by {member}")
 
-    def check_read(self) -> None:
-        """Raise InvariantViolated if a member reads what it has not by the log of a consumer group."""
+    def check_read(self, now_s: float) -> None:
+        """Raise InvariantViolated if a member reads what it has not by the log of a consumer group.
+
+        As with Apache Kafka, a coordinator may answer from records of its predecessor that are lost with it,
+        and one that upgrades a group forgets the partitions of a topic that it does not know yet.
+        """
+        log, topics = self._cluster.log, self._cluster.topics
         self._logged.update()
-        topics = self._cluster.topics
         for member in self._members:
-            for partition in member.owned if self._is_known(member) else ():
-                is_free = self._logged.since(member.member_id, partition) is None
-                if is_free and topics.name_of(partition[0]) is not None:
+            if member.confirmed_in != log.epoch or not self._is_known(member):
+                continue
+            for partition in member.owned:
+                is_new = now_s - topics.created_s[partition[0]] < NEW_S and topics.created_s[partition[0]] > 0
+                if is_new or topics.name_of(partition[0]) is None:
+                    continue
+                if self._logged.since(member.member_id, partition) is None:
                     raise InvariantViolated(f"{member} reads {partition}, which counts as free")
 
-    def removals(self, member: Member) -> int:
-        """Return how often a member was taken out of the group."""
-        return self._logged.update().removals[member.member_id]
+    def confirmation(self, member: Member) -> tuple[int, int]:
+        """Return how often a member was taken out of the group, and in which epoch its coordinator leads."""
+        return self._logged.update().removals[member.member_id], self._leadership(member)[0]
 
     def _is_known(self, member: Member) -> bool:
         """Whether the log has a member with what it was assigned last.
