@@ -62,7 +62,7 @@ def finalized(shown: str) -> dict[str, int]:
 
 def test_kafka_features_of_kafka_4_describes_and_changes_the_levels(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "broker", SETTINGS) as broker:
-        assert finalized(kafka_features(broker, "describe")) == dict(zip(FEATURES, (1, 1, 1, 2), strict=True))
+        assert finalized(kafka_features(broker, "describe")) == dict(zip(FEATURES, (1, 2, 1, 2), strict=True))
 
         lower = ("--feature", "transaction.version=0", "--feature", "share.version=0")
         kafka_features(broker, "downgrade", *lower)
@@ -71,9 +71,9 @@ def test_kafka_features_of_kafka_4_describes_and_changes_the_levels(tmp_path: Pa
         with pytest.raises(RuntimeError, match="only supports versions 0-1"):
             kafka_features(broker, "upgrade", "--feature", "group.version=7")
 
-        higher = ("--feature", "transaction.version=2", "--feature", "share.version=1")
+        higher = ("--feature", "transaction.version=2", "--feature", "share.version=2")
         kafka_features(broker, "upgrade", *higher)
-        assert finalized(kafka_features(broker, "describe")) == dict(zip(FEATURES, (1, 1, 1, 2), strict=True))
+        assert finalized(kafka_features(broker, "describe")) == dict(zip(FEATURES, (1, 2, 1, 2), strict=True))
 
 
 # ---- a broker of Apache Kafka joins

@@ -105,7 +105,7 @@ class Schedule:
         )
         async with BackgroundTasks(Metrics(), environment.clock) as tasks:
             self.coordinator = ShareCoordinator(
-                config=config, environment=environment, store=self.store, tasks=tasks,
+                config=config, environment=environment, store=self.store, metrics=Metrics(), tasks=tasks,
                 partition_count=lambda _: 1, delete_before=lambda *_: None,
             )  # fmt: skip
             self.coordinator.start([(TopicPartition(SHARE_GROUP_STATE_TOPIC, 0), 0)])

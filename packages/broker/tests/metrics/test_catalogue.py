@@ -164,7 +164,13 @@ def test_every_metric_of_a_broker_is_in_the_catalogue(used: BrokerThread) -> Non
 
 OF_FOLLOWERS = ("FetcherLagMetrics", "FetcherStats")
 """Types of metrics that a broker without other brokers does not have."""
-OF_SHARE_GROUPS = ("ShareGroupMetrics",)
+OF_SHARE_GROUPS = (
+    "DelayedShareFetchMetrics",
+    "ShareGroupMetrics",
+    "SharePartitionMetrics",
+    "ShareSessionCache",
+    "share-coordinator-metrics",
+)
 """Types of metrics that a broker has with the first member of a share group: see the tests of those."""
 OF_LOGINS = ("authentication-", "reauthentication-", "expired-connections-")
 """Parts of the names of metrics that a broker has with the first listener with a login."""

@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 
 from ottla.admin import GROUP, TOPIC, Admin, Change
-from ottla.broker.metrics import Metrics
-from ottla.broker.metrics.catalogue import catalogue
 from ottla.broker.metrics.registry import Meter
 from ottla.broker.share import dead_letters
-from ottla.broker.share.metrics import ShareGroupMetrics
 from ottla.broker.testing import BrokerThread
 from ottla.consumer import Consumer, ConsumerConfig, ShareConsumer, ShareConsumerConfig
 from ottla.producer import Producer
@@ -273,21 +270,6 @@ async def test_a_letter_is_given_up_after_some_attempts_and_the_group_goes_on(
 
         assert count_of(broker, "DeadLetterQueueFailedProduceRequestsPerSec", topic) == 1
     assert len(attempts) == dead_letters.ATTEMPTS
-
-
-def test_every_meter_of_share_groups_is_in_the_catalogue_and_goes_with_the_group() -> None:
-    registry = Metrics()
-    metrics = ShareGroupMetrics(registry)
-
-    metrics.dead_letters_written("g", 2)
-    metrics.dead_letters_sent("g")
-    metrics.dead_letters_failed("g")
-
-    described = {(line.group, line.type, line.name, line.tags) for line in catalogue()}
-    assert {(name.group, name.type, name.name, ("group",)) for name, _ in registry} <= described
-    assert len(registry) == 3
-    metrics.forget_group("g")
-    assert len(registry) == 0
 
 
 async def test_share_groups_have_no_dead_letters_at_level_1_and_have_them_again_at_level_2(

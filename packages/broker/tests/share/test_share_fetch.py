@@ -19,11 +19,13 @@ import pytest
 from ottla.broker.api import share_fetch
 from ottla.broker.api.testing import FakeSession
 from ottla.broker.log.files.file_slices import Slice
+from ottla.broker.metrics import Metrics
 from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.share.hosting import HostedSharePartition, ShareGroupTerms, SharePartitions
 from ottla.broker.share.in_flight import Acquired
+from ottla.broker.share.metrics import ShareGroupMetrics
 from ottla.broker.share.partition import Acknowledgement, Acquisition
 from ottla.broker.share.state import SharePartitionKey
 from ottla.broker.testing import BrokerThread
@@ -214,6 +216,7 @@ def led_by(broker: BrokerThread, session_id: Callable[[], int], reset: str = "ea
         environment=services.environment, persister=of_broker.persister, tasks=of_broker.tasks,
         record_threads=services.record_threads, session_id=session_id,
         terms=lambda _: ShareGroupTerms(auto_offset_reset=reset), dead_letters=of_broker.dead_letters,
+        metrics=ShareGroupMetrics(Metrics(), 10),
     )  # fmt: skip
 
 

@@ -191,7 +191,7 @@ async def running(
     topics = {TOPIC_ID: 4}
     async with BackgroundTasks(Metrics(), environment.clock) as tasks:
         coordinator = ShareCoordinator(
-            config=config, environment=environment, store=store, tasks=tasks,
+            config=config, environment=environment, store=store, metrics=Metrics(), tasks=tasks,
             partition_count=lambda topic_id: topics.get(topic_id, 0),
             delete_before=lambda partition, position: pruned.append((partition, position)), ready=ready,
         )  # fmt: skip

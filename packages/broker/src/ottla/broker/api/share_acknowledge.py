@@ -37,6 +37,7 @@ from ottla.protocol.topics import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.api.consumer_group_heartbeat import Levels
+    from ottla.broker.api.topic_metrics import TopicMetrics
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.requests.context import RequestContext
@@ -51,6 +52,7 @@ class Needs(Protocol):
 
     metadata: MetadataCache
     replicas: Replicas
+    topic_metrics: TopicMetrics
 
     @property
     def share(self) -> Callable[[], ShareParts]:
@@ -81,6 +83,7 @@ async def handle(
     access = TopicAccess(services, context)
     begun = acknowledge(access, member, asked, is_renewal=request.is_renew_ack)
     results = await outcomes(begun)
+    count_acknowledgements(access, results)
     if request.share_session_epoch == FINAL_EPOCH:
         end_session(share, session)
     lock_ms = share.partitions.terms(member.group_id).limits.record_lock_duration_ms
@@ -151,6 +154,15 @@ class TopicAccess:
         name = self.services.metadata.topic_name(asked.topic_id)
         return None if name is None else TopicPartition(name, asked.partition)
 
+    def topics_of(self, asked: Iterable[TopicIdPartition]) -> set[str]:
+        """Return the topics of partitions that this broker leads, by their names."""
+        found = {self.name_of(of) for of in asked}
+        return {of.topic for of in found if of is not None and self._leads(of)}
+
+    def _leads(self, topic_partition: TopicPartition) -> bool:
+        hosted = self.services.replicas.hosted(topic_partition)
+        return hosted is not None and hosted.leads
+
 
 class Begun(NamedTuple):
     """The acknowledgement of one partition: an error, or the wait until it is persisted."""
@@ -215,6 +227,19 @@ async def outcomes(begun: Mapping[TopicIdPartition, Begun]) -> dict[TopicIdParti
             except KafkaError as failure:
                 results[of] = failure
     return results
+
+
+def count_acknowledgements(
+    access: TopicAccess, results: Mapping[TopicIdPartition, KafkaError | None]
+) -> None:
+    """Count a request for each of its topics, and those of them that have an error."""
+    metrics = access.services.topic_metrics
+    for topic in access.topics_of(results):
+        for meters in (metrics.all_topics, metrics.of(topic)):
+            meters.share_acknowledgements.mark()
+    for topic in access.topics_of(of for of, error in results.items() if error is not None):
+        for meters in (metrics.all_topics, metrics.of(topic)):
+            meters.failed_share_acknowledgements.mark()
 
 
 def end_session(share: ShareParts, session: ShareSession) -> None:

@@ -12,6 +12,7 @@ from ottla.broker.api.share_acknowledge import (
     TopicAccess,
     acknowledge,
     code_of,
+    count_acknowledgements,
     end_session,
     endpoints,
     leader_of,
@@ -107,6 +108,7 @@ async def handle(services: Needs, request: ShareFetchRequest, context: RequestCo
     if not is_last and not request.is_renew_ack:
         await fetch.run(session.in_turn())
     results = await outcomes(begun)
+    count_acknowledgements(access, results)
     if is_last:
         end_session(share, session)
     return _response(fetch, results)
@@ -148,6 +150,7 @@ class _Fetch:
         quotas = access.context.quotas
         self._max_bytes = min(limit, quotas.most_fetch_bytes) if quotas.is_limited else limit
         self._min_bytes = min(request.min_bytes, self._max_bytes)
+        self._wanted: list[TopicIdPartition] = []
         self._hosted: dict[TopicIdPartition, HostedSharePartition] = {}
         self._loading: dict[TopicIdPartition, HostedSharePartition] = {}
         """Share partitions that were being loaded when this fetch last looked at them."""
@@ -157,9 +160,16 @@ class _Fetch:
         if not wanted or self._request.max_records <= 0 or self._max_bytes <= 0:
             return
         max_wait_ms = self._request.max_wait_ms
-        if await self._look(wanted, is_over=max_wait_ms <= 0) or max_wait_ms <= 0:
-            return
-        await self._wait(wanted, max_wait_ms)
+        clock, self._wanted = self.services.environment.clock, wanted
+        began_ms = clock.monotonic_ms()
+        if not await self._look(wanted, is_over=max_wait_ms <= 0) and max_wait_ms > 0:
+            await self._wait(wanted, max_wait_ms)
+        meters = self.share.metrics.of_group(self.member.group_id)
+        meters.fetch_ratio.update(100 * len(self.delivered) // len(wanted))
+        if self.delivered:
+            meters.acquire_time.update(clock.monotonic_ms() - began_ms)
+        elif self._hosted and max_wait_ms > 0:
+            self.share.metrics.expired_fetches.mark()
 
     async def _wait(self, wanted: list[TopicIdPartition], max_wait_ms: int) -> None:
         clock, began_ms = self.services.environment.clock, self.services.environment.clock.monotonic_ms()
@@ -260,9 +270,15 @@ class _Fetch:
     # ---- response
 
     def count(self) -> None:
-        """Count the records sent, and throttle a client that has exceeded its quota."""
+        """Count the request and the records sent, and throttle a client that has exceeded its quota."""
         size = 0
         metrics = self.services.topic_metrics
+        for topic in self.access.topics_of(self._wanted):
+            for meters in (metrics.all_topics, metrics.of(topic)):
+                meters.share_fetch_requests.mark()
+        for topic in self.access.topics_of(self.errors):
+            for meters in (metrics.all_topics, metrics.of(topic)):
+                meters.failed_share_fetch_requests.mark()
         for of, delivered in self.delivered.items():
             topic_partition = self.access.name_of(of)
             size += len(delivered.records)

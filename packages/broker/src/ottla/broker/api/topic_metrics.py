@@ -21,6 +21,10 @@ _NAMES: Final = {
     "failed_produce_requests": "FailedProduceRequestsPerSec",
     "fetch_requests": "TotalFetchRequestsPerSec",
     "failed_fetch_requests": "FailedFetchRequestsPerSec",
+    "share_fetch_requests": "TotalShareFetchRequestsPerSec",
+    "failed_share_fetch_requests": "FailedShareFetchRequestsPerSec",
+    "share_acknowledgements": "TotalShareAcknowledgementRequestsPerSec",
+    "failed_share_acknowledgements": "FailedShareAcknowledgementRequestsPerSec",
     "produce_conversions": "ProduceMessageConversionsPerSec",
     "fetch_conversions": "FetchMessageConversionsPerSec",
 }
@@ -38,6 +42,10 @@ class TopicMeters:
     failed_produce_requests: Meter
     fetch_requests: Meter
     failed_fetch_requests: Meter
+    share_fetch_requests: Meter
+    failed_share_fetch_requests: Meter
+    share_acknowledgements: Meter
+    failed_share_acknowledgements: Meter
     produce_conversions: Meter
     fetch_conversions: Meter
 

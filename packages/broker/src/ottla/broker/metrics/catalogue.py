@@ -35,6 +35,10 @@ _TOPIC: Final[_Lines] = {
     "FailedProduceRequestsPerSec": ("meter", "Failed writes to a partition."),
     "TotalFetchRequestsPerSec": ("meter", "Requested reads of a partition."),
     "FailedFetchRequestsPerSec": ("meter", "Failed reads of a partition."),
+    "TotalShareFetchRequestsPerSec": ("meter", "Reads that share groups asked for."),
+    "FailedShareFetchRequestsPerSec": ("meter", "Of those, the ones with an error."),
+    "TotalShareAcknowledgementRequestsPerSec": ("meter", "Requests with acknowledgements of share groups."),
+    "FailedShareAcknowledgementRequestsPerSec": ("meter", "Of those, the ones with an error."),
     "ProduceMessageConversionsPerSec": ("meter", "Writes rewritten from an older record format."),
     "FetchMessageConversionsPerSec": ("meter", "Reads rewritten to an older record format."),
 }
@@ -284,7 +288,42 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "share-group-count": ("gauge", "Share groups in a state."),
         "streams-group-count": ("gauge", "Streams groups in a state."),
     },
+    ("kafka.server", "share-coordinator-metrics", ()): {
+        "write": ("meter", "Changes of share partitions that their leaders have persisted."),
+        "write-latency": ("histogram", "Milliseconds until a change was in `__share_group_state`."),
+        "partition-load-time": ("histogram", "Milliseconds to load the states of a partition."),
+    },
+    ("kafka.server", "ShareSessionCache", ()): {
+        "ShareSessionsCount": ("gauge", "Sessions of members of share groups."),
+        "SharePartitionsCount": ("gauge", "Partitions that these sessions read."),
+        "ShareSessionEvictionsPerSec": ("meter", "Sessions that ended with their connection."),
+    },
+    ("kafka.server", "DelayedShareFetchMetrics", ()): {
+        "ExpiresPerSec": ("meter", "Fetches of share groups that waited for records in vain."),
+    },
+    ("kafka.server", "SharePartitionMetrics", ("group", "partition", "topic")): {
+        "AcquisitionLockTimeoutPerSec": ("meter", "Records whose lock ended without an acknowledgement."),
+        "InFlightMessageCount": ("gauge", "Offsets from the start offset of a share partition to its end."),
+        "InFlightBatchCount": ("gauge", "Batches in which these offsets are kept."),
+        "InFlightBatchMessageCount": ("histogram", "Records that a member acquired together."),
+        "FetchLockTimeMs": ("histogram", "How long a fetch had a share partition for itself."),
+        "FetchLockRatio": ("histogram", "The part of all time for which fetches had it, in percent."),
+    },
+    ("kafka.server", "ShareGroupMetrics", ()): {
+        "PartitionLoadTimeMs": ("histogram", "Milliseconds until a leader knew a share partition's state."),
+    },
+    ("kafka.server", "ShareGroupMetrics", ("ackType",)): {
+        "RecordAcknowledgementsPerSec": (
+            "meter",
+            "Records of share groups that were accepted, released, rejected or renewed.",
+        ),
+    },
     ("kafka.server", "ShareGroupMetrics", ("group",)): {
+        "RequestTopicPartitionsFetchRatio": (
+            "histogram",
+            "Of the partitions that a fetch asked for, those with records for it, in percent.",
+        ),
+        "TopicPartitionsAcquireTimeMs": ("histogram", "Milliseconds until a fetch had acquired records."),
         "DeadLetterQueueRecordCount": (
             "meter",
             "Records of a share group that were written to its dead-letter topic.",

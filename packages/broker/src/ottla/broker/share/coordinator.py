@@ -45,6 +45,7 @@ from ottla.protocol.errors import (
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
+    from ottla.broker.metrics import Metrics
     from ottla.broker.runtime.background_tasks import BackgroundTasks
     from ottla.broker.runtime.environment import Environment
     from ottla.protocol.topics import TopicPartition
@@ -66,6 +67,7 @@ _NOT_COORDINATOR_ANY_MORE: Final = frozenset(
     }
 )
 _RECORDS_IN_A_BATCH: Final = 500
+_METRICS: Final = ("kafka.server", "share-coordinator-metrics")
 
 StatePartition = CoordinatorPartition[ShareStates]
 
@@ -92,6 +94,7 @@ class ShareCoordinator:
         config: BrokerConfig,
         environment: Environment,
         store: CoordinatorStore,
+        metrics: Metrics,
         tasks: BackgroundTasks,
         partition_count: Callable[[UUID], int],
         delete_before: Callable[[int, int], None],
@@ -103,6 +106,9 @@ class ShareCoordinator:
         for `ready`.
         """
         self._clock = environment.clock
+        self._writes = metrics.meter(*_METRICS, "write")
+        self._write_time = metrics.histogram(*_METRICS, "write-latency")
+        self._load_time = metrics.histogram(*_METRICS, "partition-load-time")
         self._budget = environment.budget
         self._updates_per_snapshot = config.share_coordinator_snapshot_update_records_per_snapshot
         self._cold_after_ms = config.share_coordinator_cold_partition_snapshot_interval_ms
@@ -110,7 +116,7 @@ class ShareCoordinator:
         self._delete_before = delete_before
         codec = StateRecordCodec()
         self._runtime: CoordinatorRuntime[ShareStates, StateRecord] = CoordinatorRuntime(
-            store, codec, new_state=ShareStates, loaded=_loaded, unloaded=_unloaded,
+            store, codec, new_state=ShareStates, loaded=self._loaded, unloaded=_unloaded,
             ready=ready, environment=environment, tasks=tasks,
         )  # fmt: skip
         self._writer: RecordWriter[ShareStates, StateRecord] = RecordWriter(
@@ -129,6 +135,14 @@ class ShareCoordinator:
     ) -> None:
         """Take over partitions of `__share_group_state`, and give others up; other topics are ignored."""
         self._runtime.leadership_changed(elected, resigned)
+
+    def _loaded(self, partition: StatePartition, facts: LoadFacts) -> None:
+        self._load_time.update(facts.took_ms)
+        log.info(
+            "state of share groups loaded",
+            extra={"partition": partition.number, "share_partitions": len(partition.state.states),
+                   "records": facts.records, "took_ms": round(facts.took_ms)},
+        )  # fmt: skip
 
     # ---- requests
 
@@ -174,6 +188,12 @@ class ShareCoordinator:
 
     async def write(self, key: SharePartitionKey, written: WrittenState) -> None:
         """Take a change of a leader."""
+        began_ms = self._clock.monotonic_ms()
+        await self._write_in_turn(key, written)
+        self._writes.mark()
+        self._write_time.update(self._clock.monotonic_ms() - began_ms)
+
+    async def _write_in_turn(self, key: SharePartitionKey, written: WrittenState) -> None:
         _check_key(key)
         _check_leader_epoch(written.leader_epoch)
         if written.state_epoch < 0:
@@ -357,14 +377,6 @@ def _as_coordinator_error(error: KafkaError) -> KafkaError:
     if isinstance(error, CoordinatorNotAvailable) or not error.retriable:
         return error
     return CoordinatorNotAvailable(str(error))
-
-
-def _loaded(partition: StatePartition, facts: LoadFacts) -> None:
-    log.info(
-        "state of share groups loaded",
-        extra={"partition": partition.number, "share_partitions": len(partition.state.states),
-               "records": facts.records, "took_ms": round(facts.took_ms)},
-    )  # fmt: skip
 
 
 def _unloaded(partition: StatePartition) -> None:

@@ -145,7 +145,7 @@ class DeadLetterTopics:
                 error = NetworkException(str(failure))
             if not error.retriable:
                 break
-        self._metrics.dead_letters_failed(origin.group_id)
+        self._metrics.of_group(origin.group_id).failed_letter_requests.mark()
         self._warn(origin, f"{error.code.name}: {error}")
         return letters
 
@@ -164,9 +164,9 @@ class DeadLetterTopics:
         destination = await self._destination(name, origin.topic_partition.partition)
         max_bytes = self._log_config(name).max_message_bytes
         batch = await self._batch(origin, source, letters, max_bytes, is_copied=is_copied)
-        self._metrics.dead_letters_sent(origin.group_id)
+        self._metrics.of_group(origin.group_id).letter_requests.mark()
         await self._produce(destination, batch.records)
-        self._metrics.dead_letters_written(origin.group_id, batch.size)
+        self._metrics.of_group(origin.group_id).letters.mark(batch.size)
         return batch.ended
 
     # ---- the topic

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from ottla.broker.runtime.environment import Environment
     from ottla.broker.runtime.threads import RecordThreads
     from ottla.broker.share.in_flight import Acquired, DeadLetters
+    from ottla.broker.share.metrics import ShareGroupMetrics
     from ottla.protocol.topics import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -108,11 +110,18 @@ class HostedSharePartition:
         self._letters: list[DeadLetters] = []
         """Records on their way to the dead-letter topic."""
         self._is_sending = False
+        self._meters = shared.metrics.of_partition(
+            key,
+            partition.topic_partition,
+            lambda: 0 if self.core is None else self.core.in_flight,
+            lambda: 0 if self.core is None else self.core.batch_count,
+        )
 
     # ---- loading
 
     async def load(self) -> None:
         """Read the state from its coordinator; failures are in `error`."""
+        began_ms = self._shared.clock.monotonic_ms()
         try:
             state = await self._shared.persister.read(self.key, self.leader_epoch)
             terms = self._shared.terms(self.key.group_id)
@@ -130,6 +139,7 @@ class HostedSharePartition:
             self.core = core
             self._log_start_moved()
             self._send_letters(core)
+        self._shared.metrics.load_time.update(self._shared.clock.monotonic_ms() - began_ms)
         self.wake_all()
 
     def fail(self, error: KafkaError) -> None:
@@ -217,6 +227,7 @@ class HostedSharePartition:
 
         Raises KafkaError. Reading and acquiring are one step, unless the records have to come from the disk.
         """
+        began_ms = self._shared.clock.monotonic_ms()
         core = self.active
         terms = self._shared.terms(self.key.group_id)
         core.limits = terms.limits
@@ -232,7 +243,11 @@ class HostedSharePartition:
         if self.partition.is_cold(offset, found):
             await self._warm(found)
             core = self.active
-        return self._acquire(core, request, found, committed_only=terms.committed_only)
+        delivered = self._acquire(core, request, found, committed_only=terms.committed_only)
+        self._meters.read(began_ms, self._shared.clock.monotonic_ms())
+        for first, last, _ in delivered.acquired:
+            self._meters.batch_size.update(last - first + 1)
+        return delivered
 
     def _read(self, last: int, offset: int, max_bytes: int, end: int, at_least_one: bool) -> Slice:
         """Find the batches up to an offset, and few behind it: members allow more bytes than they take."""
@@ -355,11 +370,17 @@ class HostedSharePartition:
         write = core.acknowledge(member_id, batches, self._shared.clock.monotonic_ms())
         self._plan_expiry(core)
         if write is None:
+            self._shared.metrics.acknowledged(batches)
             return None
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        settled.add_done_callback(lambda done: done.cancelled() or done.exception())  # its client may be gone
+        settled.add_done_callback(partial(self._acknowledged, batches))
         self._put(write, settled)
         return settled
+
+    def _acknowledged(self, batches: Sequence[Acknowledgement], done: asyncio.Future[None]) -> None:
+        """Count persisted acknowledgements; ask for the error otherwise, as the client may be gone."""
+        if not done.cancelled() and done.exception() is None:
+            self._shared.metrics.acknowledged(batches)
 
     def release(self, member_id: str) -> None:
         """Release what a member holds: its session has ended."""
@@ -376,6 +397,9 @@ class HostedSharePartition:
         write = self.core.expire(self._shared.clock.monotonic_ms())
         self._plan_expiry(self.core)
         if write is not None:
+            self._meters.lock_timeouts.mark(
+                sum(batch.last_offset - batch.first_offset + 1 for batch in write.batches)
+            )
             self._put(write, None)
             self.changed()
         self._send_letters(self.core)
@@ -493,7 +517,7 @@ class SharePartitions:
         terms: Callable[[str], ShareGroupTerms],
         session_id: Callable[[], int],
         dead_letters: DeadLetterTopics,
-        forget_group: Callable[[str], None] = lambda _: None,
+        metrics: ShareGroupMetrics,
     ) -> None:
         """`terms` returns the settings of a group, `session_id` the id of the broker's ZooKeeper session."""
         self.clock = environment.clock
@@ -502,7 +526,7 @@ class SharePartitions:
         self.terms = terms
         self.session_id = session_id
         self.dead_letters = dead_letters
-        self._forget_group = forget_group
+        self.metrics = metrics
         self.timers: Timers[HostedSharePartition] = Timers(environment, HostedSharePartition.expire)
         self._record_threads = record_threads
         self._hosted: dict[TopicPartition, dict[SharePartitionKey, HostedSharePartition]] = {}
@@ -547,13 +571,14 @@ class SharePartitions:
         topic_partition = hosted.partition.topic_partition
         of_partition = self._hosted.get(topic_partition, {})
         if of_partition.get(hosted.key) is hosted:
+            self.metrics.forget_partition(hosted.key, topic_partition)
             del of_partition[hosted.key]
             if not of_partition:
                 del self._hosted[topic_partition]
         of_group = self._of_groups.get(hosted.key.group_id, {})
         of_group.pop(hosted, None)
         if not of_group and self._of_groups.pop(hosted.key.group_id, None) is not None:
-            self._forget_group(hosted.key.group_id)
+            self.metrics.forget_group(hosted.key.group_id)
 
     def leadership_changed(
         self, elected: Sequence[tuple[TopicPartition, int]], resigned: Sequence[tuple[TopicPartition, int]]

@@ -182,6 +182,11 @@ class SharePartition:
         return self.next_offset - self.start_offset
 
     @property
+    def batch_count(self) -> int:
+        """How many batches are in flight."""
+        return len(self._batches)
+
+    @property
     def delivery_complete_count(self) -> int:
         """How many offsets at or above the start offset are finished, or will be with their write."""
         return sum(

@@ -42,11 +42,13 @@ class ShareParts:
     persister: SharePersister
     partitions: SharePartitions
     sessions: ShareSessions
+    metrics: ShareGroupMetrics
     metadata: MetadataCache
 
     def connection_ended(self, connection_id: str) -> None:
         """End the sessions of a connection, and release what their members hold."""
         for session in self.sessions.connection_ended(connection_id):
+            self.metrics.evicted_sessions.mark()
             self.release(session)
 
     def release(self, session: ShareSession) -> None:
@@ -171,7 +173,7 @@ class ShareSources:
 def make_share_parts(sources: ShareSources) -> ShareParts:
     """Make the parts and start them."""
     settings, replicas, tasks = sources.config(), sources.replicas, sources.tasks
-    coordinator, metrics = _coordinator(sources), ShareGroupMetrics(sources.metrics)
+    coordinator, metrics = _coordinator(sources), _metrics(sources)
     persister = SharePersister(
         metadata=sources.metadata,
         topics=sources.topics,
@@ -188,7 +190,7 @@ def make_share_parts(sources: ShareSources) -> ShareParts:
         terms=ShareGroupSettings(sources.config, sources.group_settings, sources.has_dead_letters),
         session_id=sources.session_id,
         dead_letters=_dead_letters(sources, metrics),
-        forget_group=metrics.forget_group,
+        metrics=metrics,
     )
     replicas.subscribe(coordinator)
     replicas.subscribe(partitions)
@@ -197,13 +199,20 @@ def make_share_parts(sources: ShareSources) -> ShareParts:
     )
     partitions.start()
     _schedule(tasks, settings, coordinator)
+    sessions = ShareSessions(settings.group_share_max_share_sessions)
+    metrics.show_sessions(sessions.__len__, lambda: sessions.partitions)
     return ShareParts(
         coordinator=coordinator,
         persister=persister,
         partitions=partitions,
-        sessions=ShareSessions(settings.group_share_max_share_sessions),
+        sessions=sessions,
+        metrics=metrics,
         metadata=sources.metadata,
     )
+
+
+def _metrics(sources: ShareSources) -> ShareGroupMetrics:
+    return ShareGroupMetrics(sources.metrics, sources.config().metrics_group_partitions_max)
 
 
 def _dead_letters(sources: ShareSources, metrics: ShareGroupMetrics) -> DeadLetterTopics:
@@ -250,6 +259,7 @@ def _coordinator(sources: ShareSources) -> ShareCoordinator:
         config=settings,
         environment=sources.environment,
         store=store,
+        metrics=sources.metrics,
         tasks=sources.tasks,
         partition_count=partition_count,
         delete_before=partial(_delete_before, replicas),

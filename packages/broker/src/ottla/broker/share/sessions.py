@@ -70,6 +70,11 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def partitions(self) -> int:
+        """How many partitions the sessions read."""
+        return self._partitions
+
     def has_group(self, group_id: str) -> bool:
         """Return whether a member of a group has a session."""
         return group_id in self._of_group
