@@ -101,6 +101,20 @@ def test_a_hundred_thousand_sessions_are_refused_beyond_the_limit() -> None:
     assert fetch(sessions, 1, member=Member("g", "7")).epoch == 2
 
 
+def test_a_member_keeps_its_session_where_another_one_is_refused() -> None:
+    sessions = ShareSessions(10)
+    many = [TopicIdPartition(UUID(int=1), number) for number in range(300_000)]
+    fetch(sessions, 0, P0)
+    fetch(sessions, 0, *many, member=TWO)
+
+    with pytest.raises(ShareSessionLimitReached):
+        fetch(sessions, 0, *many)
+
+    assert len(sessions) == 2
+    assert fetch(sessions, 1).epoch == 2
+    fetch(sessions, 0, *many, member=TWO)  # its own partitions before do not count
+
+
 def test_sessions_remember_no_more_partitions_than_they_may() -> None:
     sessions = ShareSessions(10)
     many = [TopicIdPartition(UUID(int=1), number) for number in range(300_000)]

@@ -174,6 +174,7 @@ class Broker:
         await services.replicas.load()
         self._stack.push_async_callback(services.replicas.checkpoint_high_watermarks)
         await enter(parts.followers)
+        await enter(parts.share_connections)  # closed once the tasks below have ended
         for part in (services.groups, services.transactions, services.verification, parts.share_tasks):
             await enter(part)
         scheduler = await enter(BackgroundTasks(self.metrics, self.environment.clock))

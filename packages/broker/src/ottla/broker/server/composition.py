@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -74,6 +75,8 @@ class Parts:
     handover: LeadershipHandover
     alter_partition_requests: AlterPartitionRequests
     followers: Followers
+    share_connections: AsyncExitStack
+    """Closes those of share groups to other brokers."""
     share_tasks: BackgroundTasks
     """Those of share groups."""
 
@@ -116,8 +119,8 @@ class Composition:
         followers = self._followers(peers, quotas)
         replicas = self._replicas(metadata, configs, requests, followers)
         services = self._services(metadata, peers, configs, controller, replicas, quotas)
-        share_tasks = BackgroundTasks(self.metrics, environment.clock)
-        services.share = cache(partial(self._share, services, peers, share_tasks))
+        share_connections, share_tasks = AsyncExitStack(), BackgroundTasks(self.metrics, environment.clock)
+        services.share = cache(partial(self._share, services, peers, share_tasks, share_connections))
         return Parts(
             services=services,
             peers=peers,
@@ -127,6 +130,7 @@ class Composition:
             ),
             alter_partition_requests=requests,
             followers=followers,
+            share_connections=share_connections,
             share_tasks=share_tasks,
         )
 
@@ -261,7 +265,9 @@ class Composition:
         self.spawn(export.run(), "otlp-export")
         return export
 
-    def _share(self, services: Services, peers: Peers, tasks: BackgroundTasks) -> ShareParts:
+    def _share(
+        self, services: Services, peers: Peers, tasks: BackgroundTasks, connections: AsyncExitStack
+    ) -> ShareParts:
         """Make the parts for share groups; a broker that has none starts without their modules."""
         from ottla.broker.api.produce.own_batches import append_own
         from ottla.broker.share.parts import ShareSources, make_share_parts
@@ -281,6 +287,7 @@ class Composition:
                 peers=peers,
                 record_threads=services.record_threads,
                 tasks=tasks,
+                connections=connections,
                 session_id=lambda: self.zookeeper.session_id,
             )
         )

@@ -147,7 +147,7 @@ class ShareCoordinator:
     # ---- requests
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
-        """Begin the state of a share partition, again with a higher `state_epoch`."""
+        """Begin the state of a share partition, or begin it again; a lower `state_epoch` is fenced."""
         if key.topic_id == _NO_TOPIC_ID:
             raise UnknownTopicOrPartition
         _check_key(key)

@@ -21,6 +21,7 @@ from ottla.protocol.records import Codec
 from ottla.protocol.topics import SHARE_GROUP_STATE_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
     from uuid import UUID
 
     from ottla.broker.cluster.metadata import MetadataCache
@@ -167,6 +168,8 @@ class ShareSources:
     record_threads: RecordThreads
     tasks: BackgroundTasks
     """They must be entered."""
+    connections: AsyncExitStack
+    """Closes connections to other brokers, after the tasks have ended."""
     session_id: Callable[[], int]
 
 
@@ -192,6 +195,7 @@ def make_share_parts(sources: ShareSources) -> ShareParts:
         dead_letters=_dead_letters(sources, metrics),
         metrics=metrics,
     )
+    sources.connections.push_async_callback(persister.close)
     replicas.subscribe(coordinator)
     replicas.subscribe(partitions)
     coordinator.start(
@@ -217,7 +221,7 @@ def _metrics(sources: ShareSources) -> ShareGroupMetrics:
 
 def _dead_letters(sources: ShareSources, metrics: ShareGroupMetrics) -> DeadLetterTopics:
     timeout_ms = sources.config().request_timeout_ms + _BEYOND_THE_WRITE_MS
-    return DeadLetterTopics(
+    topics = DeadLetterTopics(
         environment=sources.environment,
         config=sources.config,
         metadata=sources.metadata,
@@ -228,6 +232,8 @@ def _dead_letters(sources: ShareSources, metrics: ShareGroupMetrics) -> DeadLett
         record_threads=sources.record_threads,
         metrics=metrics,
     )
+    sources.connections.push_async_callback(topics.close)
+    return topics
 
 
 _BEYOND_THE_WRITE_MS: Final = 5_000

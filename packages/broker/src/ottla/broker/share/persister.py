@@ -191,8 +191,10 @@ class SharePersister:
                 found[partition] = LeaderNotAvailable()
             else:
                 by_leader[leader].append(partition)
-        for ends in await asyncio.gather(*(self._ends_at(*asked) for asked in by_leader.items())):
-            found.update(ends)
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(self._ends_at(*leader)) for leader in by_leader.items()]
+        for task in asked:
+            found.update(task.result())
         return found
 
     async def _ends_at(

@@ -140,10 +140,13 @@ class ShareSessions:
 
     def _begin(self, member: Member, wanted: list[TopicIdPartition], connection_id: str) -> ShareSession:
         before = self._sessions.get(member)
+        count, partitions = len(self._sessions), self._partitions + len(wanted)
+        if before is not None:
+            count, partitions = count - 1, partitions - len(before.partitions)
+        if count >= self.limit or partitions > MAX_PARTITIONS:
+            raise ShareSessionLimitReached
         if before is not None:
             self.end(before)
-        if len(self._sessions) >= self.limit or self._partitions + len(wanted) > MAX_PARTITIONS:
-            raise ShareSessionLimitReached
         session = ShareSession(member, connection_id, partitions=dict.fromkeys(wanted))
         self._sessions[member] = session
         self._of_group[member.group_id] += 1
