@@ -98,6 +98,7 @@ class Member:
         *acknowledged: tuple[int, int, list[int]],
         wait_ms: int = 20_000,
         records: int = 500,
+        min_bytes: int = 1,
         mode: int = 0,
         epoch: int | None = None,
     ) -> ShareFetchResponse:
@@ -111,8 +112,9 @@ class Member:
         request = ShareFetchRequest(
             group_id=self.group, member_id=self.name,
             share_session_epoch=self.epoch if epoch is None else epoch,
-            max_wait_ms=wait_ms, min_bytes=1, max_bytes=1_000_000, max_records=records, batch_size=records,
-            share_acquire_mode=mode, topics=[ShareFetchTopic(topic_id=self.topic_id, partitions=[partition])],
+            max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=1_000_000, max_records=records,
+            batch_size=records, share_acquire_mode=mode,
+            topics=[ShareFetchTopic(topic_id=self.topic_id, partitions=[partition])],
         )  # fmt: skip
         response = await self.connection.send(request, ShareFetchResponse)
         if not response.error_code:
@@ -409,6 +411,36 @@ def test_a_fetch_waits_for_a_record_that_is_produced_and_for_one_that_is_release
                 await asyncio.sleep(0.05)
                 group.create_task(one.acknowledge(0, 0, RELEASE))
             assert waiting.result() == [(0, 0, 2)]
+
+    asyncio.run(story())
+
+
+def test_a_fetch_of_more_bytes_than_there_are_looks_again_only_after_changes(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = share_fetch._Fetch._look
+
+    async def counted(fetch: share_fetch._Fetch, *given: Any, **named: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        assert looks < 100, "the fetch looks without a pause"
+        return await look(fetch, *given, **named)
+
+    async def story() -> None:
+        nonlocal looks
+        async with connected(broker) as connection, connected(broker) as other:
+            topic_id = await new_topic(broker, connection, "too-few")
+            assert await Member(other, "loads", topic_id).take(wait_ms=1) == []
+            await produce(broker, "too-few", "a")
+            one, two = Member(connection, "one", topic_id), Member(other, "two", topic_id)
+
+            monkeypatch.setattr(share_fetch._Fetch, "_look", counted)
+            async with asyncio.TaskGroup() as group:
+                late = group.create_task(one.take(min_bytes=1_000, wait_ms=2_000))
+                empty = group.create_task(two.take(min_bytes=1_000, wait_ms=2_000))
+
+        assert sorted([late.result(), empty.result()]) == [[], [(0, 0, 1)]]
 
     asyncio.run(story())
 

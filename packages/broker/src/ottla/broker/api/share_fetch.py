@@ -178,11 +178,15 @@ class _Fetch:
         watched: dict[HostedSharePartition, None] = {}
         try:
             while True:
-                for hosted in self._hosted.values():
+                unwatched = [hosted for hosted in self._hosted.values() if hosted not in watched]
+                for hosted in unwatched:
                     hosted.wait(wait.wake)
                     watched[hosted] = None
-                if any(hosted.has_records(self.terms.committed_only) for hosted in watched):
-                    resumed.set()  # since it was looked at, while another one was read from the disk
+                if any(hosted.has_records(self._committed) for hosted in unwatched):
+                    # They may have come since it was looked at, while another one was read from the disk. Of
+                    # one that is watched, a change wakes this fetch: records alone, which may be fewer than
+                    # min_bytes, would make it look again and again without a pause.
+                    resumed.set()
                 await resumed.wait()
                 resumed.clear()
                 wait.is_woken = False
