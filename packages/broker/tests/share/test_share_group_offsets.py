@@ -13,6 +13,7 @@ import pytest
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
 from ottla.broker.server.broker import Broker
+from ottla.broker.share.persister import SharePersister
 from ottla.broker.testing import free_port
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
@@ -234,3 +235,25 @@ async def test_offsets_beyond_all_records_are_kept_as_they_are(brokers: TwoBroke
     await brokers.alter("far", "t", (0, 2**63 - 1), (1, -5))
 
     assert await brokers.describe("far") == {("t", 0): (2**63 - 1, 0, 1 - 2**63), ("t", 1): (-5, 0, 5)}
+
+
+@pytest.mark.parametrize("method", ["initialize", "delete"])
+async def test_the_coordinators_of_all_partitions_are_asked_at_once(
+    brokers: TwoBrokers, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await brokers.alter("at-once", "t", (0, 0), (1, 0))
+    original = getattr(SharePersister, method)
+    asked = asyncio.Barrier(2)
+
+    async def met(*arguments: Any) -> None:
+        await asked.wait()  # for the other partition: one after the other they would wait for ever
+        await original(*arguments)
+
+    monkeypatch.setattr(SharePersister, method, met)
+    async with asyncio.timeout(BOUND_S):
+        if method == "initialize":
+            answer = await brokers.alter("at-once", "t", (0, 1), (1, 1))
+            assert [one.error_code for topic in answer.responses for one in topic.partitions] == [0, 0]
+        else:
+            deleted = await brokers.delete("at-once", "t")
+            assert [topic.error_code for topic in deleted.responses] == [0]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -20,6 +21,7 @@ from ottla.broker.requests.permissions import (
     READ_GROUPS,
     READ_TOPICS,
 )
+from ottla.broker.runtime.loop_budget import slices
 from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.broker.share.state import UNINITIALIZED, SharePartitionKey, ShareState
 from ottla.protocol.errors import (
@@ -230,31 +232,50 @@ async def alter(
         return wire.AlterShareGroupOffsetsResponse(
             error_code=int(error.code), error_message=str(error) or None
         )
-    response = wire.AlterShareGroupOffsetsResponse()
-    begun: dict[UUID, frozenset[int]] = {}
-    for topic in request.topics:
-        topic_id = services.metadata.topic_id(topic.topic_name)
-        results = []
-        async for asked in context.paced(topic.partitions):
-            key = SharePartitionKey(request.group_id, topic_id, asked.partition_index)
-            error_of = await _set_offset(
-                services, key, topic.topic_name, state_epoch, asked.start_offset, topic.topic_name in refused
-            )
-            if error_of is None:
-                begun[topic_id] = begun.get(topic_id, frozenset()) | {asked.partition_index}
-            results.append(
-                wire.AlterShareGroupOffsetsResponsePartition(
-                    partition_index=asked.partition_index, **_failure(error_of)
+    topics, begun = await _set_offsets(services, request, context, state_epoch, refused)
+    if begun:
+        await _record_begun(services, request.group_id, {of: frozenset(some) for of, some in begun.items()})
+    return wire.AlterShareGroupOffsetsResponse(responses=topics)
+
+
+async def _set_offsets(
+    services: Needs,
+    request: wire.AlterShareGroupOffsetsRequest,
+    context: RequestContext,
+    state_epoch: int,
+    refused: Container[str],
+) -> tuple[list[wire.AlterShareGroupOffsetsResponseTopic], Mapping[UUID, set[int]]]:
+    """Begin all partitions, with one wait for coordinators; return the results, and which have begun."""
+    responses = []
+    begun: dict[UUID, set[int]] = defaultdict(set)
+
+    async def begin(
+        topic: wire.AlterShareGroupOffsetsRequestTopic,
+        asked: wire.AlterShareGroupOffsetsRequestPartition,
+        result: wire.AlterShareGroupOffsetsResponsePartition,
+    ) -> None:
+        name, topic_id = topic.topic_name, services.metadata.topic_id(topic.topic_name)
+        key = SharePartitionKey(request.group_id, topic_id, asked.partition_index)
+        error = await _set_offset(services, key, name, state_epoch, asked.start_offset, name in refused)
+        if error is None:
+            begun[topic_id].add(asked.partition_index)
+        else:
+            result.error_code, result.error_message = int(error.code), str(error) or None
+
+    async with asyncio.TaskGroup() as tasks:
+        for topic in request.topics:
+            results = []
+            async for asked in context.paced(topic.partitions):
+                result = wire.AlterShareGroupOffsetsResponsePartition(partition_index=asked.partition_index)
+                results.append(result)
+                tasks.create_task(begin(topic, asked, result))
+            topic_id = services.metadata.topic_id(topic.topic_name)
+            responses.append(
+                wire.AlterShareGroupOffsetsResponseTopic(
+                    topic_name=topic.topic_name, topic_id=topic_id, partitions=results
                 )
             )
-        response.responses.append(
-            wire.AlterShareGroupOffsetsResponseTopic(
-                topic_name=topic.topic_name, topic_id=topic_id, partitions=results
-            )
-        )
-    if begun:
-        await _record_begun(services, request.group_id, begun)
-    return response
+    return responses, begun
 
 
 async def _begin_offsets(services: Needs, group_id: str, wanted: Mapping[str, frozenset[int]]) -> int:
@@ -317,9 +338,15 @@ async def delete(
         )
     deleted: dict[UUID, wire.DeleteShareGroupOffsetsResponseTopic] = {}
     failed: list[wire.DeleteShareGroupOffsetsResponseTopic] = []
-    for topic in request.topics:
-        topic_id = services.metadata.topic_id(topic.topic_name)
-        error_of = await _delete_topic(services, group, topic_id, topic.topic_name in refused)
+    async with asyncio.TaskGroup() as tasks:  # one wait for coordinators that are away
+        ends = []
+        async for topic in context.paced(request.topics):
+            topic_id = services.metadata.topic_id(topic.topic_name)
+            ends.append(
+                tasks.create_task(_delete_topic(services, group, topic_id, topic.topic_name in refused))
+            )
+    for topic, end in zip(request.topics, ends, strict=True):
+        topic_id, error_of = services.metadata.topic_id(topic.topic_name), end.result()
         result = wire.DeleteShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, **_failure(error_of))
         if error_of is None:
             result.topic_id = topic_id
@@ -354,15 +381,34 @@ async def _delete_topic(
 
 
 async def delete_state(services: Needs, group: ShareGroup, topics: Iterable[UUID]) -> None:
-    """Delete the state of a group's partitions. Raises KafkaError."""
+    """Delete the state of a group's partitions, with one wait for coordinators. Raises KafkaError."""
     persister = services.share().persister
-    for topic_id in topics:
-        numbers = group.initialized.get(topic_id, frozenset()) | group.initializing.get(topic_id, frozenset())
-        for number in sorted(numbers):
-            try:
-                await persister.delete(SharePartitionKey(group.group_id, topic_id, number))
-            except UnknownTopicOrPartition:
-                continue  # the topic is deleted, and its state goes with it
+    nothing: frozenset[int] = frozenset()
+
+    async def delete(key: SharePartitionKey) -> KafkaError | None:
+        try:
+            await persister.delete(key)
+        except UnknownTopicOrPartition:
+            return None  # the topic is deleted, and its state goes with it
+        except KafkaError as error:
+            return error
+        return None
+
+    keys = [
+        SharePartitionKey(group.group_id, topic_id, number)
+        for topic_id in dict.fromkeys(topics)
+        for number in sorted(
+            group.initialized.get(topic_id, nothing) | group.initializing.get(topic_id, nothing)
+        )
+    ]
+    ends = []
+    async with asyncio.TaskGroup() as tasks:
+        for some in slices(keys):
+            ends += [tasks.create_task(delete(key)) for key in some]
+            await asyncio.sleep(0)
+    for end in ends:
+        if (error := end.result()) is not None:
+            raise error
 
 
 async def delete_all_state(services: Needs, group: HostableGroup) -> None:
