@@ -170,8 +170,8 @@ def _share_text(members: dict[str, MemberSpec], begun: _Begun) -> str:
     return "\n".join(lines)
 
 
-def _simple(members: dict[str, MemberSpec], begun: _Begun) -> dict[str, dict[UUID, frozenset[int]]]:
-    return of_share_groups.assign(
+def _simple(members: dict[str, MemberSpec], begun: _Begun) -> dict[str, Assignment]:
+    steps = of_share_groups.assign(
         {member_id: frozenset(member.topics) for member_id, member in members.items()},
         begun,
         {
@@ -179,6 +179,7 @@ def _simple(members: dict[str, MemberSpec], begun: _Begun) -> dict[str, dict[UUI
             for member_id, member in members.items()
         },
     )
+    return at_once(steps)
 
 
 def _assigned_by_simple(members: dict[str, MemberSpec], begun: _Begun) -> str:

@@ -64,10 +64,13 @@ class Deadlines(Generic[K]):
             self._discard_first()
         return None
 
-    def due(self, now_ms: float) -> list[K]:
-        """Remove and return the keys whose deadline has passed, the earliest first."""
+    def due(self, now_ms: float, most: int | None = None) -> list[K]:
+        """Remove and return the keys whose deadline has passed, the earliest first.
+
+        Of more than `most` the others stay due: thousands of members may fall silent at once.
+        """
         due: list[K] = []
-        while self._heap and self._heap[0][0] <= now_ms:
+        while self._heap and self._heap[0][0] <= now_ms and (most is None or len(due) < most):
             queued_ms, _, key = heapq.heappop(self._heap)
             if not self._is_current(key, queued_ms):
                 continue

@@ -225,8 +225,10 @@ class _Balance:
         """Topic -> for each partition the number of its member."""
 
     def run(self) -> Steps:
-        for first in range(0, len(self._ids), SLICE):
-            self._add_members(first)
+        for some in _by_topics(enumerate(self._group.members.values()), lambda numbered: numbered[1]):
+            for number, member in some:
+                for topic in member.topics:
+                    self._readers.setdefault(topic, []).append(number)
             yield
         if not self._readers:
             return {}
@@ -236,11 +238,6 @@ class _Balance:
         yield from self._assign_free()
         yield from self._balance()
         return (yield from self._assignments())
-
-    def _add_members(self, first: int) -> None:
-        for number in range(first, min(first + SLICE, len(self._ids))):
-            for topic in self._group.members[self._ids[number]].topics:
-                self._readers.setdefault(topic, []).append(number)
 
     def _keep(self) -> Generator[None, None, None]:
         for number, member in enumerate(self._group.members.values()):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from ottla.broker.cluster.metadata import NO_ID
@@ -65,12 +66,12 @@ class GroupTopics:
         return total - _MODULUS if total >= _MODULUS >> 1 else total
 
     def _hash_of(self, name: str) -> int:
-        topic = self._metadata.topic(name)
+        topic, known = self._metadata.topic(name), self._hashes.get(name)
+        if known is not None and known[0] is topic:
+            return known[1]  # soon: each member that joins a group asks for all topics that it reads
         if topic is None or topic.id == NO_ID:
             return 0
-        known = self._hashes.get(name)
-        if known is None or known[0] is not topic:
-            known = self._hashes[name] = topic, self._compute(topic)
+        known = self._hashes[name] = topic, self._compute(topic)
         return known[1]
 
     def _compute(self, topic: KnownTopic) -> int:
@@ -82,3 +83,11 @@ class GroupTopics:
             digest.update(f"\0{index}\0".encode() + "\0".join(of_partition).encode())
         number: int = struct.unpack(">Q", digest.digest())[0]
         return number
+
+
+def add(counts: Counter[Any], keys: Iterable[Any], by: int) -> None:
+    """Count each key once more or less; one that nothing counts any more goes."""
+    for key in keys:
+        counts[key] += by
+        if counts[key] <= 0:
+            del counts[key]

@@ -5,12 +5,12 @@ The coordinator matches all topics that the member may describe, in steps of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 from ottla.broker.runtime.frozen_classes import frozen
-from ottla.broker.runtime.loop_budget import slices
+from ottla.broker.runtime.loop_budget import SLICE, slices
 from ottla.protocol.errors import InvalidRegularExpression
 
 MAX_EXPRESSION_BYTES: Final = 64 * 1024
@@ -30,9 +30,23 @@ class ResolvedExpression:
 
 @frozen
 class ExpressionsResolved:
-    """Expressions were resolved, all for the same version of the topics."""
+    """Some expressions were resolved, all for the same version of the topics; and the last, in the end."""
 
     expressions: Mapping[str, ResolvedExpression]
+    is_last: bool = True
+
+
+def in_parts(found: Mapping[str, ResolvedExpression]) -> Iterator[ExpressionsResolved]:
+    """Divide what was found by the names of topics: the record of each expression has all of its own."""
+    some: dict[str, ResolvedExpression] = {}
+    names = 0
+    for expression, resolved in found.items():
+        some[expression] = resolved
+        names += 8 + len(resolved.topics)
+        if names >= 8 * SLICE:
+            yield ExpressionsResolved(some, is_last=False)
+            some, names = {}, 0
+    yield ExpressionsResolved(some)
 
 
 @lru_cache(maxsize=128)
@@ -63,9 +77,11 @@ def resolve(
     wall_ms: int,
 ) -> Generator[None, None, Mapping[str, ResolvedExpression]]:
     """Match the topics against each expression; those that may not be described are left out."""
-    matched: dict[str, set[str]] = {}
+    matched: dict[str, frozenset[str]] = {}
+    same: dict[frozenset[str], frozenset[str]] = {}
     for expression in expressions:
-        found = matched[expression] = set()
+        found: set[str] = set()
+        matched[expression] = frozenset()
         try:
             match = compiled(expression)
         except InvalidRegularExpression:
@@ -73,7 +89,9 @@ def resolve(
         for some in slices(topics):
             found.update(name for name in some if match(name) and may_describe(name))
             yield
+        all_found = frozenset(found)
+        matched[expression] = same.setdefault(all_found, all_found)  # thousands may match everything
     return {
-        expression: ResolvedExpression(frozenset(found), version, wall_ms)
-        for expression, found in matched.items()
+        expression: ResolvedExpression(all_found, version, wall_ms)
+        for expression, all_found in matched.items()
     }

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Set
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.coordinators.timers import Deadlines
+from ottla.broker.groups.assigned.parts import AssignmentPart
 from ottla.broker.groups.classic.events import Heartbeat, Join, Leave, Sync
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.consumer.expressions import ExpressionsResolved
@@ -24,7 +25,7 @@ from ottla.broker.groups.consumer.heartbeats import ConsumerHeartbeat, Heartbeat
 from ottla.broker.groups.consumer.members import ConsumerMember, MemberState, Wait
 from ottla.broker.groups.consumer.stored_group import StoredConsumerGroup
 from ottla.broker.groups.consumer.subscriptions import Subscriptions, assignor_of
-from ottla.broker.groups.consumer.target_assignments import ASSIGN, AssignmentPart, TargetAssignments
+from ottla.broker.groups.consumer.target_assignments import ASSIGN, TargetAssignments
 from ottla.broker.groups.kinds import (
     GroupKind,
     KindRecord,
@@ -37,6 +38,7 @@ from ottla.broker.groups.kinds import (
     Unloaded,
     WorkFailed,
 )
+from ottla.broker.runtime.loop_budget import SLICE
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -128,7 +130,6 @@ class ConsumerGroup(StoredConsumerGroup):
             case Join() | Sync() | Heartbeat() | Leave():
                 return self._classic_request(event, now_ms, wall_ms)
             case ExpressionsResolved():
-                self.resolves = False
                 return self._subscriptions.resolved(event)
             case AssignmentPart():
                 return self._targets.assigned(event, wall_ms)
@@ -162,15 +163,15 @@ class ConsumerGroup(StoredConsumerGroup):
         )
 
     def _time_passed(self, now_ms: float, wall_ms: int) -> StepOutcome:
-        self._due = self.deadlines.due(now_ms)
-        fenced: list[ConsumerMember] = []
+        self._due = self.deadlines.due(now_ms, SLICE)
+        fenced: dict[str, ConsumerMember] = {}
         for wait, member_id in self._due:
             member = self.members.get(member_id)
-            if member is None or member in fenced:
+            if member is None:
                 continue
             if wait is not Wait.REBALANCE or self.revokes_in.get(member_id) == member.epoch:
-                fenced.append(member)
-        return self._heartbeats.fence(fenced, now_ms, wall_ms) if fenced else StepOutcome()
+                fenced[member_id] = member
+        return self._heartbeats.fence(fenced.values(), now_ms, wall_ms) if fenced else StepOutcome()
 
     def _loaded(self, now_ms: float) -> None:
         for member in self.members.values():

@@ -9,15 +9,16 @@ from collections import Counter
 from collections.abc import Iterable, Set
 from enum import Enum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from ottla.broker.coordinators.timers import Deadlines
 from ottla.broker.groups.assigned.assignors import NOTHING, Assignment
-from ottla.broker.groups.assigned.topics import GroupTopics
+from ottla.broker.groups.assigned.topics import GroupTopics, add
 from ottla.broker.groups.consumer.expressions import ResolvedExpression
 from ottla.broker.groups.consumer.members import (
     ConsumerMember,
+    MemberState,
     PartitionEpochs,
     Wait,
     expression_tombstone,
@@ -102,14 +103,6 @@ class Readers:
         )
 
 
-def add(counts: Counter[Any], keys: Iterable[Any], by: int) -> None:
-    """Count each key once more or less; one that nothing counts any more goes."""
-    for key in keys:
-        counts[key] += by
-        if counts[key] <= 0:
-            del counts[key]
-
-
 class StoredConsumerGroup:
     """The stored part of one group. `replay` changes it."""
 
@@ -141,6 +134,8 @@ class StoredConsumerGroup:
         """The group epoch in which the topics were compared last; None when they may have changed since."""
         self.resolves = False
         """Whether expressions are being resolved."""
+        self.matches_others = False
+        """Whether expressions match other topics than in the last group epoch."""
         self.resolved_version: int | None = None
         """The version of this broker's topics for which they were resolved last; None before that.
 
@@ -148,6 +143,10 @@ class StoredConsumerGroup:
         """
         self.assigns = False
         """Whether a target assignment is being made in steps."""
+        self._matches: dict[frozenset[str], tuple[frozenset[str], int]] = {}
+        """Each set of topics that expressions match, once, and how many match it."""
+        self._stable_in: Counter[int] = Counter()
+        """How many members have all that they shall have, by their epoch."""
         self._owners: dict[UUID, dict[int, int]] = {}
         """The epoch of the member that has a partition, by topic and partition."""
         self._is_stored = False
@@ -161,7 +160,7 @@ class StoredConsumerGroup:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
             return ConsumerGroupState.ASSIGNING
-        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+        if self._stable_in[self.assignment_epoch] == len(self.members):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
@@ -282,6 +281,7 @@ class StoredConsumerGroup:
                 epoch=epoch, metadata_hash=metadata_hash
             ):
                 self.epoch, self.metadata_hash, self._is_stored = epoch, metadata_hash, True
+                self.matches_others = False
             case ConsumerGroupMetadataKey(), None:
                 self.epoch, self.metadata_hash, self._is_stored = FIRST_EPOCH, 0, False
             case (
@@ -298,7 +298,7 @@ class StoredConsumerGroup:
                 ConsumerGroupRegularExpressionValue(topics=topics, version=version, timestamp=at_ms),
             ):
                 self._forget_expression(expression)
-                self.expressions[expression] = ResolvedExpression(frozenset(topics), version, at_ms)
+                self.expressions[expression] = ResolvedExpression(self._matched(topics), version, at_ms)
                 add(self.readers.by_expression, topics, 1)
             case ConsumerGroupRegularExpressionKey(regular_expression=expression), None:
                 self._forget_expression(expression)
@@ -307,8 +307,18 @@ class StoredConsumerGroup:
 
     def _forget_expression(self, expression: str) -> None:
         known = self.expressions.pop(expression, None)
-        if known is not None:
-            add(self.readers.by_expression, known.topics, -1)
+        if known is None:
+            return
+        add(self.readers.by_expression, known.topics, -1)
+        topics, count = self._matches.pop(known.topics)
+        if count > 1:
+            self._matches[topics] = topics, count - 1
+
+    def _matched(self, names: Iterable[str]) -> frozenset[str]:
+        """Return a set of topics, the same for all expressions that match them: thousands may match all."""
+        topics, count = self._matches.get(found := frozenset(names), (found, 0))
+        self._matches[topics] = topics, count + 1
+        return topics
 
     def _member_or_new(self, member_id: str) -> ConsumerMember:
         return self.members.get(member_id) or ConsumerMember(member_id=member_id)
@@ -333,6 +343,8 @@ class StoredConsumerGroup:
     def _count(self, member: ConsumerMember, by: int) -> None:
         """Count what one member reads, supports and has; or take it out again."""
         add(self.readers.by_name, member.topics, by)
+        if member.state is MemberState.STABLE:
+            add(self._stable_in, (member.epoch,), by)
         if member.expression:
             add(self.expression_readers, (member.expression,), by)
         if member.assignor is not None:

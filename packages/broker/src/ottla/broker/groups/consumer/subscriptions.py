@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.groups.consumer.expressions import ExpressionsResolved, compiled, resolve
+from ottla.broker.groups.consumer.expressions import ExpressionsResolved, compiled, in_parts, resolve
 from ottla.broker.groups.consumer.members import (
     ConsumerMember,
     epoch_record,
@@ -137,46 +138,51 @@ class Subscriptions:
         known = next(iter(group.expressions.values()), None)
         if known is not None and wall_ms <= known.at_ms + EXPRESSIONS_AT_LEAST_MS:
             return
-        expressions = group.expression_readers.copy()
-        for expression, by in ((member.expression, -1), (updated.expression, 1)):
-            if expression:
-                expressions[expression] += by
-        wanted = [expression for expression, count in expressions.items() if count > 0]
+        has_other = member.expression != updated.expression
+        gone = has_other and group.expression_readers[member.expression] == 1
+        count = len(group.expression_readers) + is_new - gone
         refresh_ms = group.surroundings.config.group_consumer_regex_refresh_interval_ms
-        is_due = is_new or len(wanted) != len(group.expressions)
+        is_due = is_new or count != len(group.expressions)
         if known is not None:
             is_due |= group.resolved_version is None or group.resolved_version < group.topics.version
             is_due |= wall_ms > known.at_ms + refresh_ms
-        if not is_due or not wanted:
+        if not is_due or not count:
             return
+        wanted = dict.fromkeys(group.expression_readers)
+        if gone:
+            del wanted[member.expression]
+        if updated.expression:
+            wanted[updated.expression] = None
         group.resolves = True
         topics = group.topics
 
         def steps() -> Generator[None, None, Any]:
-            return resolve(wanted, topics.names(), may_describe, topics.version, wall_ms)
+            return resolve(list(wanted), topics.names(), may_describe, topics.version, wall_ms)
 
-        outcome.work.append(Work("resolve-expressions", steps, lambda found: [ExpressionsResolved(found)]))
+        outcome.work.append(Work("resolve-expressions", steps, in_parts))
 
     def resolved(self, event: ExpressionsResolved) -> StepOutcome:
-        """Store which topics the expressions match, and begin a group epoch if others do."""
+        """Store which topics the expressions match; with the last, begin a group epoch if others do."""
         group, outcome = self._group, StepOutcome()
-        topics = group.readers.by_expression.copy()
-        is_other = False
+        topics = group.readers.by_expression.copy() if event.is_last else Counter[str]()
         for expression, found in event.expressions.items():
             if group.expression_readers[expression] == 0:
                 continue
             group.resolved_version = found.version
             before = group.expressions.get(expression)
             if before is None or before.topics != found.topics:
-                is_other |= bool(found.topics) or (before is not None and bool(before.topics))
+                group.matches_others |= bool(found.topics) or (before is not None and bool(before.topics))
                 topics.subtract(() if before is None else before.topics)
                 topics.update(found.topics)
             outcome.records.append(
                 expression_record(group.group_id, expression, found.topics, found.version, found.at_ms)
             )
+        if not event.is_last:
+            return outcome
+        group.resolves = False
         read = {name for name, count in topics.items() if count > 0} | group.readers.by_name.keys()
         metadata_hash = group.topics.hash_of(read)
-        if is_other or metadata_hash != group.metadata_hash:
+        if group.matches_others or metadata_hash != group.metadata_hash:
             outcome.records.append(epoch_record(group.group_id, group.epoch + 1, metadata_hash))
             outcome.rebalanced += 1
             group.checked_epoch = group.epoch + 1

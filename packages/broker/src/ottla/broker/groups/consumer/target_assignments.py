@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -14,10 +14,10 @@ from ottla.broker.groups.assigned.assignors import (
     GroupSpec,
     MemberSpec,
 )
+from ottla.broker.groups.assigned.parts import AssignmentPart, in_parts
 from ottla.broker.groups.consumer.members import ConsumerMember, target_epoch_record, target_record
 from ottla.broker.groups.consumer.subscriptions import assignor_of
 from ottla.broker.groups.kinds import StepOutcome, Work
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.loop_budget import LONG, SLICE, at_once, slices
 
 if TYPE_CHECKING:
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 ASSIGN: Final = "assign"
 """The work that makes an assignment in steps."""
 _MANY_PARTITIONS: Final = 5_000
-
-
-@frozen
-class AssignmentPart:
-    """A part of a target assignment that was made in steps; the last one has its epoch."""
-
-    targets: tuple[tuple[str, Assignment], ...]
-    epoch: int | None = None
 
 
 class TargetAssignments:
@@ -65,7 +57,7 @@ class TargetAssignments:
         steps = self._assignment(members, targets, ASSIGNORS[assignor_of(self._group, member, updated)])
         if len(members) > LONG or self._partitions_to_assign() > _MANY_PARTITIONS:
             group.assigns = True
-            outcome.work.append(Work(ASSIGN, lambda: steps, lambda changed: _in_parts(changed, epoch)))
+            outcome.work.append(Work(ASSIGN, lambda: steps, lambda changed: in_parts(changed, epoch)))
             return last
         changed = at_once(steps)
         outcome.records += [
@@ -95,21 +87,24 @@ class TargetAssignments:
         self, members: Mapping[str, ConsumerMember], targets: Mapping[str, Assignment], assignor: Assignor
     ) -> Generator[None, None, dict[str, Assignment]]:
         """Assign all partitions; return the members that shall have others than before, with theirs."""
-        topics_of: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
+        topics_of: dict[tuple[frozenset[str], frozenset[str]], frozenset[UUID]] = {}
         counts: dict[UUID, int] = {}
         specs: dict[str, MemberSpec] = {}
+        subscriptions: set[tuple[frozenset[str], str]] = set()
         for number, (member_id, member) in enumerate(members.items()):
-            read = topics_of.get((member.topics, member.expression))
+            matched = self._group.topics_matched(member.expression)
+            read = topics_of.get((member.topics, matched))
             if read is None:
-                names = member.topics | self._group.topics_matched(member.expression)
-                read = topics_of[member.topics, member.expression] = self._group.topics.ids_of(names)
+                read = topics_of[member.topics, matched] = self._group.topics.ids_of(member.topics | matched)
                 for topic in read:
                     if topic not in counts:
                         counts[topic] = self._group.topics.partition_count(topic)
+                yield
+            subscriptions.add((member.topics, member.expression))
             specs[member_id] = MemberSpec(read, targets.get(member_id, NOTHING), member.instance_id)
             if number % SLICE == 0:
                 yield
-        assigned = yield from assignor(GroupSpec(specs, counts, _is_homogeneous(topics_of)))
+        assigned = yield from assignor(GroupSpec(specs, counts, _is_homogeneous(subscriptions)))
         changed: dict[str, Assignment] = {}
         for some in slices(members):
             for member_id in some:
@@ -134,13 +129,6 @@ class TargetAssignments:
         return StepOutcome(list(records))
 
 
-def _is_homogeneous(topics_of: Mapping[tuple[frozenset[str], str], frozenset[UUID]]) -> bool:
+def _is_homogeneous(subscriptions: Collection[tuple[frozenset[str], str]]) -> bool:
     """Whether all members have the same subscription, by names or by one expression."""
-    return len(topics_of) == 1 and not all(next(iter(topics_of)))
-
-
-def _in_parts(changed: Mapping[str, Assignment], epoch: int) -> list[AssignmentPart]:
-    """Divide an assignment, so that none of its writes is long."""
-    targets = list(changed.items())
-    parts = [AssignmentPart(tuple(targets[first : first + SLICE])) for first in range(0, len(targets), SLICE)]
-    return [*parts, AssignmentPart((), epoch)]
+    return len(subscriptions) == 1 and not all(next(iter(subscriptions)))

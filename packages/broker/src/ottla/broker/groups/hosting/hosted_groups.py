@@ -175,8 +175,8 @@ class HostedGroups:
     def drop_if_unused(self, hosted: HostedGroup) -> None:
         """Forget a group that has no member, no generation and no offset."""
         partition = self.runtime.partitions.get(hosted.partition)
-        if partition is not None and hosted.is_unused:
-            partition.state.groups.pop(hosted.group.group_id, None)
+        if partition is not None and hosted.is_unused and self._hosts(hosted):
+            del partition.state.groups[str(hosted)]
             self.timers.cancel(hosted)
 
     # ---- steps

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from ottla.broker.coordinators.timers import Deadlines
+from ottla.broker.groups.assigned.parts import AssignmentPart, in_parts
 from ottla.broker.groups.assigned.topics import GroupTopics
 from ottla.broker.groups.kinds import (
     ExpiryRule,
@@ -32,8 +33,10 @@ from ottla.broker.groups.kinds import (
     TimePassed,
     Token,
     Unloaded,
+    Work,
+    WorkFailed,
 )
-from ottla.broker.groups.share.assignor import Assignment, assign
+from ottla.broker.groups.share.assignor import Assignment
 from ottla.broker.groups.share.members import (
     NOTHING,
     ShareMember,
@@ -45,8 +48,9 @@ from ottla.broker.groups.share.members import (
     target_epoch_record,
     target_record,
 )
-from ottla.broker.groups.streams.java_collections import hash_map_order
+from ottla.broker.groups.share.target_assignments import Coverage, changed_targets
 from ottla.broker.runtime.frozen_classes import frozen, replace
+from ottla.broker.runtime.loop_budget import LONG, SLICE, at_once
 from ottla.protocol import stored_groups as stored
 from ottla.protocol.errors import (
     ErrorCode,
@@ -65,6 +69,8 @@ FIRST_EPOCH: Final = 1
 JOINING: Final = 0
 LEAVING: Final = -1
 RETRY_MS: Final = 500
+MANY_PARTITIONS: Final = 1_000
+"""Partitions from which on an assignment is made in steps."""
 
 
 class ShareGroupState(Enum):
@@ -145,6 +151,13 @@ class ShareGroup:
         """Whether the log has an epoch of the group."""
         self.members: dict[str, ShareMember] = {}
         self.targets: dict[str, Assignment] = {}
+        self._coverage = Coverage()
+        self._is_covered: bool | None = None
+        """Whether all that is initialized and read is a target; None once it may have changed."""
+        self._uninitialized: dict[UUID, frozenset[int]] | None = None
+        """What members read whose state has not begun; None once it may have changed."""
+        self._assigns = False
+        """Whether a target assignment is being made in steps."""
         self.initializing: dict[UUID, frozenset[int]] = {}
         self.initialized: dict[UUID, frozenset[int]] = {}
         self._has_state_record = False
@@ -188,7 +201,7 @@ class ShareGroup:
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether members may consume `topic`."""
-        return any(topic in member.topics for member in self.members.values())
+        return topic in self._coverage.readers
 
     def expiry_rule(self) -> ExpiryRule | None:
         """Return None: there are no committed offsets."""
@@ -267,8 +280,12 @@ class ShareGroup:
                 return self._change_offsets(event)
             case OffsetsDeleted():
                 return self._offsets_deleted(event)
+            case AssignmentPart():
+                return self._assigned(event, wall_ms)
+            case WorkFailed():
+                self._assigns = False
             case TimePassed():
-                self._due = self.deadlines.due(now_ms)
+                self._due = self.deadlines.due(now_ms, SLICE)
                 gone = [self.members[member_id] for member_id in self._due if member_id in self.members]
                 return self._without(gone) if gone else StepOutcome()
             case NotWritten():
@@ -340,8 +357,7 @@ class ShareGroup:
         is_due = has_changed or (self.assignment_epoch >= self.epoch and self._has_unassigned())
         if not is_due and self._has_compared_topics:
             return self.epoch
-        members = {**self.members, updated.member_id: updated}
-        metadata_hash = self.topics.hash_of({name for member in members.values() for name in member.topics})
+        metadata_hash = self.topics.hash_of(self._topics_with(updated))
         self._has_compared_topics = True
         if not is_due and metadata_hash == self.metadata_hash:
             return self.epoch
@@ -351,15 +367,16 @@ class ShareGroup:
 
     def _has_unassigned(self) -> bool:
         """Whether partitions are initialized that members subscribe to, and that are no target."""
-        read = self.topics.ids_of({name for member in self.members.values() for name in member.topics})
-        assigned: dict[UUID, set[int]] = {}
-        for target in self.targets.values():
-            for topic, numbers in target.items():
-                assigned.setdefault(topic, set()).update(numbers)
-        return any(
-            topic in read and not numbers <= assigned.get(topic, frozenset())
-            for topic, numbers in self.initialized.items()
-        )
+        if self._is_covered is None:
+            readers = self._coverage.readers
+            self._is_covered = all(
+                self.topics.name_of(topic) not in readers or self._coverage.is_target_of_any(topic, numbers)
+                for topic, numbers in self.initialized.items()
+            )
+        return not self._is_covered
+
+    def _topics_with(self, updated: ShareMember) -> set[str]:
+        return self._coverage.topics_with(self.members.get(updated.member_id), updated)
 
     def _assign(
         self, updated: ShareMember, epoch: int, wall_ms: int, outcome: StepOutcome
@@ -367,22 +384,36 @@ class ShareGroup:
         """Make the target assignment of a new epoch; return the present one of the member."""
         last = self.assignment_epoch, self.targets.get(updated.member_id, NOTHING)
         interval_ms = self.assignment_interval_ms
-        if epoch <= self.assignment_epoch or (
-            self.assigned_at_ms and wall_ms < self.assigned_at_ms + interval_ms
-        ):
+        may_assign = not self.assigned_at_ms or wall_ms >= self.assigned_at_ms + interval_ms
+        if epoch <= self.assignment_epoch or self._assigns or not may_assign:
             return last
         members = {**self.members, updated.member_id: updated}
-        subscriptions = {
-            member_id: self.topics.ids_of(members[member_id].topics) for member_id in hash_map_order(members)
-        }
-        targets = assign(subscriptions, self.initialized, self.targets)
+        steps = changed_targets(members, self.topics, self.initialized, self.targets.copy())
+        if len(members) > LONG or sum(map(len, self.initialized.values())) > MANY_PARTITIONS:
+            self._assigns = True
+            outcome.work.append(
+                Work("assign-shares", lambda: steps, lambda changed: in_parts(changed, epoch))
+            )
+            return last
+        changed = at_once(steps)
         outcome.records += [
-            target_record(self.group_id, member_id, target)
-            for member_id, target in targets.items()
-            if target != self.targets.get(member_id)
+            target_record(self.group_id, member_id, target) for member_id, target in changed.items()
         ]
         outcome.records.append(target_epoch_record(self.group_id, epoch, wall_ms))
-        return epoch, targets[updated.member_id]
+        return epoch, changed.get(updated.member_id, last[1])
+
+    def _assigned(self, part: AssignmentPart, wall_ms: int) -> StepOutcome:
+        """Store a part of a target assignment; members that left meanwhile get none."""
+        records = [
+            target_record(self.group_id, member_id, target)
+            for member_id, target in part.targets
+            if member_id in self.members
+        ]
+        if part.epoch is not None:
+            self._assigns = False
+            if part.epoch > self.assignment_epoch:
+                records.append(target_epoch_record(self.group_id, part.epoch, wall_ms))
+        return StepOutcome(records)
 
     def _reconciled(
         self, member: ShareMember, target_epoch: int, target: Assignment, has_changed: bool
@@ -401,9 +432,7 @@ class ShareGroup:
         for member in gone:
             outcome.records += member_tombstones(self.group_id, member.member_id)
         left = {member.member_id for member in gone}
-        names = {
-            name for member in self.members.values() if member.member_id not in left for name in member.topics
-        }
+        names = self._coverage.topics_without(gone)
         outcome.records.append(epoch_record(self.group_id, self.epoch + 1, self.topics.hash_of(names)))
         if left.issuperset(self.members):
             outcome.records.append(target_epoch_record(self.group_id, self.epoch + 1, 0))
@@ -414,21 +443,32 @@ class ShareGroup:
     def _to_initialize(self, updated: ShareMember, now_ms: float, outcome: StepOutcome) -> Assignment:
         """Return the partitions whose state has to begin, and record that it was asked for."""
         retry_ms = self.surroundings.config.group_share_initialize_retry_interval_ms
-        members = {**self.members, updated.member_id: updated}
         wanted: dict[UUID, frozenset[int]] = {}
-        for topic in self.topics.ids_of({name for member in members.values() for name in member.topics}):
-            missing = frozenset(range(self.topics.partition_count(topic))) - self.initialized.get(
-                topic, frozenset()
-            )
+        for topic, missing in self._uninitialized_with(updated).items():
             asked_ms = self._asked_at_ms.get(topic)
             is_asked = missing <= self.initializing.get(topic, frozenset())
-            if missing and not (is_asked and asked_ms is not None and now_ms < asked_ms + retry_ms):
+            if not (is_asked and asked_ms is not None and now_ms < asked_ms + retry_ms):
                 wanted[topic] = missing
                 self._asked_at_ms[topic] = now_ms
         if any(numbers - self.initializing.get(topic, frozenset()) for topic, numbers in wanted.items()):
             initializing = _joined(self.initializing, wanted)
             outcome.records.append(self._state_record(initializing, self.initialized))
         return wanted
+
+    def _uninitialized_with(self, updated: ShareMember) -> dict[UUID, frozenset[int]]:
+        """Return what has not begun of the topics that are read once a member's change is stored."""
+        before = self.members.get(updated.member_id)
+        is_changed = before is None or before.topics != updated.topics
+        if self._uninitialized is not None and not is_changed:
+            return self._uninitialized
+        found: dict[UUID, frozenset[int]] = {}
+        for topic in self.topics.ids_of(self._topics_with(updated)):
+            count, begun = self.topics.partition_count(topic), self.initialized.get(topic, frozenset())
+            if missing := frozenset(number for number in range(count) if number not in begun):
+                found[topic] = missing
+        if not is_changed:
+            self._uninitialized = found
+        return found
 
     def _state_record(self, initializing: Assignment, initialized: Assignment) -> KindRecord:
         """Return the record of the partitions whose state begins or has begun, without deleted topics."""
@@ -495,6 +535,7 @@ class ShareGroup:
         if any(self.is_subscribed_to(name) for name in names):
             self.topics.forget_hashes(names)
             self._has_compared_topics = False
+            self._uninitialized = self._is_covered = None
 
     def tombstones(self) -> list[KindRecord]:
         """Return the records that delete the group from the log."""
@@ -525,29 +566,34 @@ class ShareGroup:
                 self.assignment_epoch = FIRST_EPOCH if value is None else value.assignment_epoch
                 self.assigned_at_ms = 0 if value is None else value.assignment_timestamp
             case stored.ShareGroupTargetAssignmentMemberKey():
-                self.targets.pop(key.member_id, None)
+                before = self.targets.pop(key.member_id, NOTHING)
                 if value is not None:
                     self.targets[key.member_id] = partitions_of(value.topic_partitions)
+                self._coverage.assigned(before, self.targets.get(key.member_id, NOTHING))
+                self._is_covered = None
             case stored.ShareGroupCurrentMemberAssignmentKey():
                 self._replay_assignment(key.member_id, value)
             case stored.ShareGroupStatePartitionMetadataKey():
                 self._has_state_record = value is not None
                 self.initializing = {} if value is None else partitions_of(value.initializing_topics)
                 self.initialized = {} if value is None else partitions_of(value.initialized_topics)
+                self._uninitialized = self._is_covered = None
 
     def _replay_member(self, member_id: str, value: Any) -> None:
+        before = self.members.get(member_id)
         if value is None:
             self.members.pop(member_id, None)
             self.deadlines.cancel(member_id)
-            return
-        member = self.members.get(member_id) or ShareMember(member_id=member_id)
-        self.members[member_id] = replace(
-            member,
-            rack_id=value.rack_id,
-            client_id=value.client_id,
-            client_host=value.client_host,
-            topics=frozenset(value.subscribed_topic_names),
-        )
+        else:
+            self.members[member_id] = replace(
+                before or ShareMember(member_id=member_id),
+                rack_id=value.rack_id,
+                client_id=value.client_id,
+                client_host=value.client_host,
+                topics=frozenset(value.subscribed_topic_names),
+            )
+        if self._coverage.read(before, self.members.get(member_id)):
+            self._uninitialized = self._is_covered = None
 
     def _replay_assignment(self, member_id: str, value: Any) -> None:
         member = self.members.get(member_id) or ShareMember(member_id=member_id)

@@ -45,6 +45,7 @@ from ottla.broker.groups.streams.state import StreamsGroupData, StreamsGroupStat
 from ottla.broker.groups.streams.target_assignment import assign, changed_targets, may_assign
 from ottla.broker.groups.streams.tasks import NOTHING_HELD, ActiveTasks, HeldTasks
 from ottla.broker.runtime.frozen_classes import replace
+from ottla.broker.runtime.loop_budget import SLICE
 from ottla.protocol.errors import ErrorCode, GroupIdNotFound, UnknownMemberId
 from ottla.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
 
@@ -295,7 +296,7 @@ class StreamsGroup:
     # ---- deadlines, loading and unloading
 
     def _time_passed(self, now_ms: float, wall_ms: int, outcome: StepOutcome) -> None:
-        self._fired = self._deadlines.due(now_ms)
+        self._fired = self._deadlines.due(now_ms, SLICE)
         fenced: dict[str, StreamsMember] = {}
         for wait, member_id in self._fired:
             member = self.data.members.get(member_id)

@@ -9,12 +9,14 @@ Stable       every member has its target
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
+from ottla.broker.groups.assigned.topics import add
 from ottla.broker.groups.kinds import KindRecord
-from ottla.broker.groups.streams.members import Holders, StreamsMember
+from ottla.broker.groups.streams.members import Holders, MemberState, StreamsMember
 from ottla.broker.groups.streams.records import (
     GroupFacts,
     read_facts,
@@ -101,6 +103,8 @@ class StreamsGroupData:
         self.assignment_epoch = FIRST_EPOCH
         self.assignment_timestamp_ms = 0
         self.holders = Holders()
+        self._stable_in: Counter[int] = Counter()
+        """How many members have the tasks of their target, by their epoch."""
         self.is_stored = False
         """Whether the log has a record of the group."""
 
@@ -127,7 +131,7 @@ class StreamsGroupData:
             return StreamsGroupState.NOT_READY
         if self.facts.epoch > self.assignment_epoch:
             return StreamsGroupState.ASSIGNING
-        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+        if self._stable_in[self.assignment_epoch] == len(self.members):
             return StreamsGroupState.STABLE
         return StreamsGroupState.RECONCILING
 
@@ -202,10 +206,15 @@ class StreamsGroupData:
     def _update(self, member: StreamsMember) -> None:
         self._forget_holder(self.members.get(member.id))
         self.members[member.id] = member
+        self._count(member, 1)
         self.holders.add(member)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.id
         self.endpoints.pop(member.id, None)
+
+    def _count(self, member: StreamsMember, by: int) -> None:
+        if member.state is MemberState.STABLE:
+            add(self._stable_in, (member.epoch,), by)
 
     def _remove(self, member_id: str) -> None:
         self._forget_holder(self.members.pop(member_id, None))
@@ -217,6 +226,7 @@ class StreamsGroupData:
     def _forget_holder(self, member: StreamsMember | None) -> None:
         if member is None:
             return
+        self._count(member, -1)
         self.holders.remove(member)
         if member.instance_id is not None and self.static_members.get(member.instance_id) == member.id:
             del self.static_members[member.instance_id]

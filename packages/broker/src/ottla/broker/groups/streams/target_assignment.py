@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Final
 
 from ottla.broker.groups.kinds import KindRecord, StepOutcome, Work
@@ -58,8 +58,7 @@ def assign(
             name: sticky_assignor.AssignedSubtopology(part.tasks, bool(part.changelog_topics))
             for name, part in configured.subtopologies.items()
         }
-        assigned = {member.id: _assigned_member(group, member) for member in members.values()}
-        steps = sticky_assignor.assign(assigned, subtopologies, settings.standby_replicas)
+        steps = _steps(group, dict(members), subtopologies, settings.standby_replicas)
         tasks = sum(part.tasks for part in subtopologies.values())
         if len(members) > LONG or tasks * (1 + settings.standby_replicas) > MANY_TASKS:
             group.is_assigning = True
@@ -69,6 +68,20 @@ def assign(
     outcome.records += changed_targets(group.group_id, made, target)
     outcome.records.append(assignment_record(group.group_id, epoch, wall_ms))
     return TargetAssignment(epoch, made)
+
+
+def _steps(
+    group: StreamsGroupData,
+    members: Mapping[str, StreamsMember],
+    subtopologies: Mapping[str, sticky_assignor.AssignedSubtopology],
+    standby_replicas: int,
+) -> Generator[None, None, dict[str, Tasks]]:
+    assigned: dict[str, sticky_assignor.AssignedMember] = {}
+    for some in slices(members.values()):
+        for member in some:
+            assigned[member.id] = _assigned_member(group, member)
+        yield
+    return (yield from sticky_assignor.assign(assigned, subtopologies, standby_replicas))
 
 
 def changed_targets(
