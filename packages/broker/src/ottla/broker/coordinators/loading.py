@@ -95,24 +95,29 @@ class StateLoader(Generic[S, R]):
     async def load(self, number: int, leader_epoch: int) -> LoadedState[S]:
         """Replay one partition from start to end into a new state. Raises the errors of the store.
 
-        A record that cannot be decoded is logged and skipped: one bad record must not keep every group of the
-        partition from its offsets.
+        A record that cannot be decoded is skipped: one bad record must not keep every group of the partition
+        from its offsets. The first is logged, and how many more there were.
         """
-        replay = _LogReplay(self._new_state(number), self._codec, self._budget.turn())
+        partition = f"{self._store.topic}-{number}"
+        replay = _LogReplay(self._new_state(number), self._codec, self._budget.turn(), partition)
         async for batches in self._store.read(number, leader_epoch):
             for batch in split_batches(batches):
                 await replay.take(read_header(batch), batch)
             await replay.turn.yield_if_spent()
         replay.state.complete_load()
+        if replay.skipped > 1:
+            more = {"partition": partition, "records": replay.skipped - 1}
+            log.warning("more coordinator records skipped", extra=more)
         return LoadedState(replay.state, replay.records)
 
 
 class _LogReplay(Generic[S, R]):
     """One pass over a log into one state, in turns of the event loop."""
 
-    def __init__(self, state: S, codec: RecordCodec[R], turn: Turn) -> None:
+    def __init__(self, state: S, codec: RecordCodec[R], turn: Turn, partition: str) -> None:
         self.state = state
-        self.records = 0
+        self.records = self.skipped = 0
+        self._partition = partition
         self._codec = codec
         self.turn = turn
 
@@ -130,12 +135,16 @@ class _LogReplay(Generic[S, R]):
             try:
                 decoded = self._codec.decode(record.key, record.value, record.headers)
             except (MalformedMessage, ValueError) as error:
-                log.warning(
-                    "coordinator record skipped", extra={"offset": record.offset, "error": str(error)}
-                )
+                self._skip(record.offset, error)
                 continue
             if decoded is not None:
                 self.state.replay(decoded, header.base_offset, producer_id)
+
+    def _skip(self, offset: int, error: Exception) -> None:
+        self.skipped += 1
+        if self.skipped == 1:
+            facts = {"partition": self._partition, "offset": offset, "error": str(error)}
+            log.warning("coordinator record skipped", extra=facts)
 
 
 def _end_transaction(state: CoordinatorState[Any], header: BatchHeader, batch: memoryview) -> None:
