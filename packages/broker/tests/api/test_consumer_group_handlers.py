@@ -78,7 +78,8 @@ async def test_a_member_joins_stays_and_leaves(services: GroupServices, version:
     assert [(topic.topic_id, topic.partitions) for topic in joined.assignment.topic_partitions] == [
         (TOPIC_ID, [0, 1])
     ]
-    stayed = await beat(services, version, member_epoch=2)
+    has = [TopicPartitions(topic_id=TOPIC_ID, partitions=[0, 1])]
+    stayed = await beat(services, version, member_epoch=2, topic_partitions=has)
     assert (stayed.member_epoch, stayed.assignment, stayed.heartbeat_interval_ms) == (2, None, 5_000)
     left = await beat(services, version, member_epoch=-1)
     assert (left.error_code, left.member_epoch) == (0, -1)
