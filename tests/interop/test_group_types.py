@@ -155,8 +155,9 @@ async def test_a_share_group_has_members_that_read_together_and_offsets_of_its_o
         await until(has_two_members)
         group = await admin.groups.describe("share-group")
         shown = await page(kafka, "/group?name=share-group")
+        command = command_for(kafka.bootstrap_servers)
+        listed = await asyncio.to_thread(command, "group", "list", "--type", "share")
 
-    listed = await asyncio.to_thread(command_for(kafka.bootstrap_servers), "group", "list", "--type", "share")
     assert [line.split() for line in listed.output.splitlines()[1:]] == [
         ["share-group", "Stable", "share", "share"]
     ]
