@@ -87,10 +87,16 @@ def _may_describe(group_id: str, context: RequestContext) -> bool:
 async def _failed(
     request: OffsetFetchRequest, error: ErrorCode, context: RequestContext
 ) -> OffsetFetchResponse:
-    """Fail for the whole group; the oldest versions have an error code at the partitions only."""
+    """Fail for the whole group, and for each partition that is named.
+
+    The oldest versions have error codes at the partitions only. aiokafka reads only these in later versions:
+    no partitions are no offsets to it, and it would read again from the beginning.
+    """
+    partitions = await _partitions(request.topics or (), context)
+    response = await _response(dict.fromkeys(partitions, error), context)
     if context.api_version >= GROUP_ERROR_FROM:
-        return OffsetFetchResponse(error_code=error)
-    return await _response(dict.fromkeys(await _partitions(request.topics or (), context), error), context)
+        response.error_code = error
+    return response
 
 
 async def _several(
