@@ -299,6 +299,10 @@ def test_a_topic_is_described_while_a_leader_is_away(broker: ScriptedBroker, awa
 
 def test_a_partition_that_is_not_there_is_refused_at_once(broker: ScriptedBroker) -> None:
     broker.on(FindCoordinatorRequest, lambda _: _coordinator(broker))
+    broker.on(
+        DescribeGroupsRequest,
+        lambda _: DescribeGroupsResponse(groups=[DescribedGroup(group_id="g", group_state="Empty")]),
+    )
     broker.on(OffsetFetchRequest, lambda _: OffsetFetchResponse())
     began = time.monotonic()
 
@@ -316,6 +320,10 @@ def test_commits_of_a_deleted_topic_are_left_out_and_named(broker: ScriptedBroke
         for name in ("orders", "gone")
     ]
     broker.on(FindCoordinatorRequest, lambda _: _coordinator(broker))
+    broker.on(
+        DescribeGroupsRequest,
+        lambda _: DescribeGroupsResponse(groups=[DescribedGroup(group_id="g", group_state="Empty")]),
+    )
     broker.on(OffsetFetchRequest, lambda _: OffsetFetchResponse(topics=topics))
     broker.on(ListOffsetsRequest, lambda request: _offsets(request, 7))
     began = time.monotonic()
@@ -325,7 +333,9 @@ def test_commits_of_a_deleted_topic_are_left_out_and_named(broker: ScriptedBroke
     assert time.monotonic() - began < 30
     assert done.stderr == "gone-1 is left out: there is no such partition any more.\n"
     (row,) = json.loads(done.stdout)
-    assert row == {"topic": "orders", "partition": 1, "offset": 5, "new_offset": 7}
+    assert row == {
+        "topic": "orders", "partition": 1, "offset": 5, "new_offset": 7, "lag": 2, "new_lag": 0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("versions", [(0, 3), (0, 9)])

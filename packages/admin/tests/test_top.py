@@ -7,6 +7,7 @@ from typing import Any
 
 from ottla.admin.cluster_health import ClusterState
 from ottla.admin.commands.top import GROUPS_AT_ONCE, Sample, sampled, screen
+from ottla.admin.groups import PartitionProgress
 from ottla.protocol.errors import GroupIdNotFound
 from ottla.protocol.topics import TopicPartition
 
@@ -25,6 +26,14 @@ def test_topics_are_ordered_by_their_rate_and_groups_by_their_lag() -> None:
     assert ["fast", "1000", "2000"] in lines
     assert lines.index(["fast", "1000", "2000"]) < lines.index(["slow", "1", "102"])
     assert lines.index(["h", "Empty", "9", "-"]) < lines.index(["g", "Stable", "3", "5"])
+
+
+def test_a_group_without_commits_has_a_dash_for_a_lag_before_groups_that_are_not_behind() -> None:
+    now = Sample(1.0, STATE, {}, {"done": ("Stable", 0, 9), "quiet": ("Stable", None, 0)})
+
+    lines = [line.split() for line in screen(None, now, 100, 40)]
+
+    assert lines.index(["quiet", "Stable", "-", "-"]) < lines.index(["done", "Stable", "0", "-"])
 
 
 def test_the_view_fits_the_terminal() -> None:
@@ -55,13 +64,29 @@ class Admin:
     async def group_progress(self, name: str) -> Any:
         if name == "ended":
             raise GroupIdNotFound(name)
-        return SimpleNamespace(partitions=[SimpleNamespace(lag=3, offset=4)])
+        progress = PartitionProgress(TopicPartition("orders", 0), 4, 7)
+        return SimpleNamespace(partitions=[progress])
 
 
 async def test_a_group_that_ends_once_it_is_listed_is_left_out() -> None:
     admin: Any = Admin()
 
     assert (await sampled(admin)).groups == {"kept": ("Empty", 3, 4)}
+
+
+class AdminOfOtherGroups(Admin):
+    """An admin client of a cluster with a group that never commits and a share group that has finished."""
+
+    async def group_progress(self, name: str) -> Any:
+        offset, lag = (None, None) if name == "ended" else (4, 0)
+        found = PartitionProgress(TopicPartition("orders", 0), offset, 7, unacknowledged=lag)
+        return SimpleNamespace(partitions=[found])
+
+
+async def test_no_commit_is_no_lag_of_0_and_a_share_group_has_read_what_it_finished() -> None:
+    admin: Any = AdminOfOtherGroups()
+
+    assert (await sampled(admin)).groups == {"ended": ("Empty", None, 0), "kept": ("Empty", 0, 7)}
 
 
 class SlowAdmin(Admin):

@@ -24,10 +24,10 @@ from ottla.admin.topics import Topics
 from ottla.client.cluster import Cluster, raise_for
 from ottla.client.displays import Table, Tabular
 from ottla.client.errors import ClientError, Need, error_about
-from ottla.client.group_metadata import commit_without_member
+from ottla.client.group_metadata import commit_without_member, has_members
 from ottla.protocol.acls import Operation, ResourceType
 from ottla.protocol.api import ApiKey, response_class
-from ottla.protocol.errors import ErrorCode, GroupIdNotFound, NonEmptyGroup
+from ottla.protocol.errors import ErrorCode, GroupIdNotFound
 from ottla.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 from ottla.protocol.messages.groups import (
     DeleteGroupsRequest,
@@ -124,10 +124,10 @@ Commits = list[CommittedOffset]
 
 @dataclass(frozen=True, slots=True)
 class ShareOffset:
-    """The first offset of a partition that a share group has not finished, None before it has read any.
+    """The start offset of a partition in a share group, None before it has read any.
 
-    `lag` counts the records from there on that are not acknowledged; None where the broker does not say
-    (KIP-1226).
+    All records below it are finished, and some from there on may be as well: the start follows only later.
+    `lag` counts those from there on that are not acknowledged; None where the broker does not say (KIP-1226).
     """
 
     partition: TopicPartition
@@ -196,15 +196,6 @@ class Groups:
             return None
         self._raise(name, group.error_code, Operation.DESCRIBE, getattr(group, "error_message", None))
         return read(group, coordinator)
-
-    async def is_share_group(self, name: str) -> bool:
-        """Return whether a share group of the name exists: its offsets are read and set in another way."""
-
-        async def ask() -> bool:
-            coordinator = await self._cluster.coordinator(name)
-            return await self._describe_as(SHARE, name, coordinator) is not None
-
-        return await self._cluster.retry(f"describing group {name!r}", ask)
 
     async def _serves(self, name: str, coordinator: int, key: ApiKey) -> bool:
         try:
@@ -336,7 +327,7 @@ class Groups:
         if code == ErrorCode.GROUP_ID_NOT_FOUND:
             raise GroupIdNotFound(f"share group {name!r} does not exist")
         if code == ErrorCode.NON_EMPTY_GROUP:
-            raise NonEmptyGroup(message)
+            raise has_members(name)
         self._raise(name, code, operation, message)
 
     async def delete_offsets(self, name: str, partitions: Iterable[TopicPartition]) -> None:
@@ -372,6 +363,8 @@ class Groups:
             for result in response.results:
                 if result.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                     raise GroupIdNotFound(f"group {name!r} does not exist")
+                if result.error_code == ErrorCode.NON_EMPTY_GROUP:
+                    raise has_members(name)
                 self._cluster.raise_coordinator_error(name, result.error_code, Operation.DELETE)
 
         await self._cluster.retry(f"deleting group {name!r}", ask)
@@ -407,6 +400,29 @@ class PartitionProgress:
         if self.offset is None or self.end_offset is None:
             return None
         return self.end_offset - self.offset
+
+    @property
+    def position(self) -> int | None:
+        """Where the group goes on: a shift counts from here. None without a commit.
+
+        The start offset of a share group stays behind what is finished. Without a lag all records are
+        finished, and the group goes on at the end; with one, no broker tells which ones are, so it goes on at
+        the start offset at the earliest.
+        """
+        return self.end_offset if self.unacknowledged == 0 and self.end_offset is not None else self.offset
+
+    @property
+    def read(self) -> int | None:
+        """A count of what the group has read, for rates; that of a share group has all that it finished."""
+        lag, end = self.lag, self.end_offset
+        return self.offset if lag is None or end is None else end - lag
+
+    @property
+    def acknowledged_ahead(self) -> int | None:
+        """Records from the start offset of a share group on that are finished; None if not known."""
+        if self.offset is None or self.end_offset is None or self.unacknowledged is None:
+            return None
+        return max(0, self.end_offset - self.offset - self.unacknowledged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,6 +461,11 @@ async def read_progress(groups: Groups, offsets: Offsets, topics: Topics, name: 
         # A task has one number for all its source topics, some of which may have fewer partitions.
         chosen = {*committed, *(owners.keys() & existing)}
     ends = await offsets.find_reachable(dict.fromkeys(sorted(existing), LATEST))
+    if description.type == SHARE and committed:
+        # Lags count to an end that is not older than ours, or records written between the two answers would
+        # pass for finished ones where there was no lag.
+        committed, lags = await _read_offsets(groups, description)
+        chosen = {*chosen, *committed}
     progress = [
         PartitionProgress(
             partition, committed.get(partition), ends.get(partition),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ottla.client.cluster import Cluster
+    from ottla.protocol.errors import NonEmptyGroup
     from ottla.protocol.topics import TopicPartition
 
 NO_EPOCH = -1
@@ -40,12 +41,19 @@ class GroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
+def has_members(group: str) -> NonEmptyGroup:
+    """Return the error for a change that a group allows only while it has no members."""
+    from ottla.protocol.errors import NonEmptyGroup
+
+    return NonEmptyGroup(f"group {group!r} has members; stop them first")
+
+
 async def commit_without_member(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Commit offsets in Kafka for a group that has no members there. Raises NonEmptyGroup."""
     # Producers import this module too, and commit no offsets in this way.
     from ottla.client.errors import Need
     from ottla.protocol.acls import Operation, ResourceType
-    from ottla.protocol.errors import ErrorCode, NonEmptyGroup
+    from ottla.protocol.errors import ErrorCode
     from ottla.protocol.messages.offset_commit import (
         OffsetCommitRequest,
         OffsetCommitRequestPartition,
@@ -77,7 +85,7 @@ async def commit_without_member(cluster: Cluster, group: str, offsets: Mapping[T
         for topic in response.topics:
             for partition in topic.partitions:
                 if partition.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-                    raise NonEmptyGroup(f"group {group!r} has members; stop them first")
+                    raise has_members(group)
                 need = Need(Operation.READ, ResourceType.TOPIC, topic.name)
                 cluster.raise_coordinator_error(group, partition.error_code, Operation.READ, need)
 

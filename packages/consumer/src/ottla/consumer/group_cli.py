@@ -67,7 +67,7 @@ async def _of_group(admin: Admin, name: str) -> list[Row]:
     progress = await admin.group_progress(name)
     return [
         _row(
-            name, progress.partition, progress.offset, progress.end_offset,
+            name, progress.partition, progress.offset, progress.end_offset, progress.lag,
             None if progress.owner is None else progress.owner.instance_id or progress.owner.id,
         )
         for progress in progress.partitions
@@ -75,9 +75,9 @@ async def _of_group(admin: Admin, name: str) -> list[Row]:
 
 
 def _row(
-    group: str, partition: TopicPartition, offset: int | None, end: int | None, owner: str | None
-) -> Row:
-    lag = None if offset is None or end is None else end - offset  # negative as in Kafka, beyond the end
+    group: str, partition: TopicPartition, offset: int | None, end: int | None, lag: int | None,
+    owner: str | None,
+) -> Row:  # fmt: skip
     return group, *partition, offset, end, lag, owner
 
 
@@ -89,7 +89,7 @@ def _from_zookeeper(hosts: str, names: tuple[str, ...], config: ClientConfig) ->
         rows: list[Row] = []
         for name in names or await group_admin.groups(session):
             found, _ = await progress(session, name, (), config)
-            rows += [_row(name, lag.partition, lag.offset, lag.end_offset, lag.owner) for lag in found]
+            rows += [_row(name, at.partition, at.offset, at.end_offset, at.lag, at.owner) for at in found]
         return rows
 
     return with_session(hosts, use)

@@ -7,21 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from ottla.admin.commands import complete_groups, delete_each, named_partitions, with_admin
-from ottla.client.commands import (
-    ExtensibleGroup,
-    cluster_options,
-    json_option,
-    read_time,
-    records,
-    show,
-    show_json,
-)
+from ottla.admin.commands.group_kinds import check_no_share_group, kind_of
+from ottla.admin.commands.reset_offsets import reset_offsets
+from ottla.client.commands import ExtensibleGroup, cluster_options, json_option, records, show, show_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ottla.admin import Admin, MemberDescription
-    from ottla.protocol.topics import TopicPartition
+    from ottla.admin import Admin, MemberDescription, PartitionProgress
 
 
 _TYPES = ("classic", "consumer", "share", "streams")
@@ -63,7 +56,7 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
 
     A negative lag is a commit beyond the end of the partition: it was deleted and created again, or it lost
     records, and `auto_offset_reset` of the consumers decides where they go on. The offset of a share group is
-    the first one that is not acknowledged, or that is still with a member.
+    its start offset; its lag leaves out what is finished above it.
 
     \b
     Examples:
@@ -103,11 +96,8 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
     epoch = "" if found.epoch is None else f", epoch {found.epoch}"
     click.echo(f"Group {found.name}: {found.type}, {found.state}{epoch}, {len(found.members)} members")
     show(member_columns if members else columns, members_rows if members else rows, as_json=False)
-    for partition in progress.beyond_the_end:
-        click.echo(
-            f"{partition.partition}: the commit {partition.offset} is beyond the end {partition.end_offset}.",
-            err=True,
-        )
+    for at in progress.beyond_the_end:
+        click.echo(f"{at.partition}: the commit {at.offset} is beyond the end {at.end_offset}.", err=True)
 
 
 _OWNER_COLUMNS: tuple[str, ...] = ("client", "host", "member")
@@ -136,95 +126,7 @@ def _member_of_epoch(member: MemberDescription) -> tuple[object, ...]:
     return member.epoch, member.rack, target, tasks
 
 
-@group.command(name="reset-offsets")
-@click.argument("name", shell_complete=complete_groups)
-@click.option(
-    "--topic", "topics", multiple=True, help="TOPIC or TOPIC:PARTITION; without it, all with a commit."
-)
-@click.option("--to-earliest", is_flag=True, help="To the first record of each partition.")
-@click.option("--to-latest", is_flag=True, help="After the last record of each partition.")
-@click.option("--to-offset", type=click.IntRange(0), help="To this offset.")
-@click.option("--to-datetime", metavar="ISO", help="To the first record at or after: 2026-01-31T08:00Z")
-@click.option("--shift-by", type=int, help="Forward by this many records; back when negative.")
-@click.option("--execute", is_flag=True, help="Commit the new offsets; without it they are only shown.")
-@json_option
-@cluster_options
-def reset_offsets(
-    name: str,
-    topics: tuple[str, ...],
-    to_earliest: bool,
-    to_latest: bool,
-    to_offset: int | None,
-    to_datetime: str | None,
-    shift_by: int | None,
-    execute: bool,
-    as_json: bool,
-    bootstrap_server: str,
-    properties: str | None,
-) -> None:
-    """Set the committed offsets of a group. The group must have no members.
-
-    \b
-    Examples:
-      ottla group reset-offsets billing --topic orders --to-earliest
-      ottla group reset-offsets billing --topic orders:3 --shift-by -100 --execute
-      ottla group reset-offsets billing --to-datetime 2026-01-31T08:00:00Z --execute
-    """
-    goals = (to_earliest, to_latest, to_offset is not None, to_datetime is not None, shift_by is not None)
-    if sum(goals) != 1:
-        raise click.UsageError(
-            "give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
-        )
-    timestamp_ms = read_time(to_datetime) if to_datetime else (-2 if to_earliest else -1)
-
-    async def use(admin: Admin) -> list[tuple[str, int, int | None, int]]:
-        is_share, current = await _current_offsets(admin, name)
-        partitions = await named_partitions(admin, topics) if topics else await _existing(admin, current)
-        if not partitions:
-            raise ValueError(f"group {name!r} has no committed offsets; name topics with --topic")
-        if shift_by is not None:
-            goal = {partition: current.get(partition, 0) + shift_by for partition in partitions}
-        elif to_offset is not None:
-            goal = dict.fromkeys(partitions, to_offset)
-        else:
-            goal = await admin.offsets.find(dict.fromkeys(partitions, timestamp_ms))
-        goal = await _within_log(admin, goal)
-        if execute:
-            await (admin.groups.alter_share_offsets if is_share else admin.groups.commit)(name, goal)
-        return [(p.topic, p.partition, current.get(p), goal[p]) for p in sorted(goal)]
-
-    rows = with_admin(bootstrap_server, properties, use)
-    show(("topic", "partition", "offset", "new offset"), rows, as_json=as_json)
-    if not execute and not as_json:
-        click.echo("Nothing is changed yet. Add --execute to commit.", err=True)
-
-
-async def _current_offsets(admin: Admin, name: str) -> tuple[bool, dict[TopicPartition, int]]:
-    """Return whether it is a share group, and its offsets; a group that does not exist has none."""
-    if not await admin.groups.is_share_group(name):
-        committed = await admin.groups.committed(name)
-        return False, {partition: offset for partition, (offset, _) in committed.items()}
-    found = await admin.groups.share_offsets(name)
-    return True, {offset.partition: offset.start_offset or 0 for offset in found}
-
-
-async def _existing(admin: Admin, committed: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Return the partitions that are there; name those that were deleted since their commit."""
-    partitions = sorted(committed)
-    there = {topic.name: topic.partitions for topic in await admin.topics.list(internal=True)}
-    for gone in (
-        partition for partition in partitions if partition.partition not in there.get(partition.topic, ())
-    ):
-        click.echo(f"{gone} is left out: there is no such partition any more.", err=True)
-    return [partition for partition in partitions if partition.partition in there.get(partition.topic, ())]
-
-
-async def _within_log(admin: Admin, goal: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-    first = await admin.offsets.find(dict.fromkeys(goal, -2))
-    last = await admin.offsets.find(dict.fromkeys(goal, -1))
-    return {
-        partition: min(max(offset, first[partition]), last[partition]) for partition, offset in goal.items()
-    }
+group.add_command(reset_offsets)
 
 
 @group.command(name="delete-offsets")
@@ -241,6 +143,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], bootstrap_server: str, pr
     """
 
     async def use(admin: Admin) -> int:
+        check_no_share_group(name, await kind_of(admin, name), "delete-offsets")
         partitions = await named_partitions(admin, topics)
         await admin.groups.delete_offsets(name, partitions)
         return len(partitions)
@@ -266,6 +169,9 @@ def lag(
     properties: str | None,
 ) -> None:
     """Show how many records groups are behind, by topic. Default: all groups.
+
+    That of a share group counts the records that are not acknowledged. A partition that a member reads and
+    the group has no commit for has no lag that one could know: where its reader begins is its own affair.
 
     With --watch, "read/s" is what the group commits, and "written/s" what producers append: a lag grows where
     the second is larger.
@@ -293,6 +199,7 @@ def lag(
             columns = _LAG_COLUMNS if watch else _LAG_COLUMNS[:4]
             show(columns, [row[: len(columns)] for row in rows], as_json=as_json)
             round_number += 1
+            _name_unknown_lags(totals, as_json)
             if not watch or round_number == times:
                 return
             if not as_json:
@@ -307,12 +214,13 @@ _LAG_COLUMNS: tuple[str, ...] = ("group", "topic", "partitions", "lag", "read/s"
 
 
 class Total(NamedTuple):
-    """The sums over the partitions of a topic that a group reads."""
+    """The sums over the partitions of a topic that a group reads, those of them that have a lag."""
 
-    partitions: int
-    lag: int
-    offset: int
-    end: int
+    partitions: int = 0
+    known: int = 0
+    lag: int = 0
+    read: int = 0
+    end: int = 0
 
 
 Totals = dict[tuple[str, str], Total]
@@ -322,31 +230,49 @@ async def _totals(admin: Admin, names: Iterable[str]) -> Totals:
     totals: Totals = {}
     for name in names or [listing.name for listing in await admin.groups.list()]:
         for found in (await admin.group_progress(name)).partitions:
-            if found.offset is None or found.end_offset is None:
-                continue
             key = name, found.partition.topic
-            sums = totals.get(key, Total(0, 0, 0, 0))
-            totals[key] = Total(
-                sums.partitions + 1,
-                sums.lag + found.end_offset - found.offset,
-                sums.offset + found.offset,
-                sums.end + found.end_offset,
-            )
+            totals[key] = _plus(totals.get(key, Total()), found)
     return totals
 
 
+def _plus(sums: Total, found: PartitionProgress) -> Total:
+    if found.lag is None:
+        return sums._replace(partitions=sums.partitions + 1)
+    return Total(
+        sums.partitions + 1,
+        sums.known + 1,
+        sums.lag + found.lag,
+        sums.read + (found.read or 0),
+        sums.end + (found.end_offset or 0),
+    )
+
+
+def _name_unknown_lags(totals: Totals, as_json: bool) -> None:
+    """Print to the errors which partitions have no lag; in JSON it is null."""
+    for (name, topic), total in totals.items():
+        if total.known < total.partitions and not as_json:
+            click.echo(
+                f"{name}: {total.partitions - total.known} of the {total.partitions} partitions of {topic} "
+                f"have no known lag: no commit, or no leader that answers.",
+                err=True,
+            )
+
+
 def _lag_row(key: tuple[str, str], now: Total, before: Total | None, seconds: float) -> tuple[object, ...]:
-    if before is None or not seconds:
-        return *key, now.partitions, now.lag, None, None
-    read, written = now.offset - before.offset, now.end - before.end
-    return *key, now.partitions, now.lag, round(read / seconds), round(written / seconds)
+    lag = now.lag if now.known else None
+    if before is None or not seconds or before.known != now.known:  # a partition more is no read record
+        return *key, now.partitions, lag, None, None
+    read, written = now.read - before.read, now.end - before.end
+    return *key, now.partitions, lag, round(read / seconds), round(written / seconds)
 
 
 @group.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
 @cluster_options
 def delete(names: tuple[str, ...], bootstrap_server: str, properties: str | None) -> None:
-    """Delete groups with their offsets. They must have no members. Exits with 1 if one cannot be deleted.
+    """Delete groups of any type with their offsets. Exits with 1 if one cannot be deleted.
+
+    They must have no members.
 
     \b
     Examples:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.admin.commands import complete_groups, delete_each, named_partitions, with_admin
-from ottla.admin.commands.group import reset_offsets
+from ottla.admin.commands.group_kinds import SHARE, check_share_group, kind_of
+from ottla.admin.commands.reset_offsets import reset_share_offsets
 from ottla.client.commands import cluster_options, json_option, show
 
 if TYPE_CHECKING:
     from ottla.admin import Admin
     from ottla.admin.groups import GroupProgress
 
-_TYPE = "share"
 _COLUMNS = ("topic", "partition", "start offset", "end offset", "lag", "acknowledged ahead", "members")
 _MEMBERS = ("client", "host", "member id", "epoch", "rack", "partitions")
 
@@ -24,7 +24,7 @@ def share_group() -> None:
     """List, describe, reset and delete share groups: those of ShareConsumers, which read topics as queues.
 
     Records are acknowledged one by one: a group has a start offset, below which all are finished, and may
-    have finished others behind it.
+    have finished others from there on. Commands of `ottla group` are for groups of every type.
     """
 
 
@@ -38,7 +38,7 @@ def list_groups(as_json: bool, bootstrap_server: str, properties: str | None) ->
     Examples:
       ottla share-group list
     """
-    groups = with_admin(bootstrap_server, properties, lambda admin: admin.groups.list(types=[_TYPE]))
+    groups = with_admin(bootstrap_server, properties, lambda admin: admin.groups.list(types=[SHARE]))
     show(("group", "state"), [(listing.name, listing.state) for listing in groups], as_json=as_json)
 
 
@@ -75,26 +75,20 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
     rows = [
         (
             *part.partition, part.offset, part.end_offset, part.lag,
-            _ahead(part.offset, part.end_offset, part.unacknowledged), len(part.owners),
+            part.acknowledged_ahead, len(part.owners),
         )
         for part in progress.partitions
     ]  # fmt: skip
     show(_COLUMNS, rows, as_json=as_json)
 
 
-def _ahead(start: int | None, end: int | None, lag: int | None) -> int | None:
-    """Return how many records behind the start offset are acknowledged; None if the broker does not say."""
-    return None if start is None or end is None or lag is None else max(0, end - start - lag)
-
-
 async def _progress(admin: Admin, name: str) -> GroupProgress:
     progress = await admin.group_progress(name)
-    if progress.description.type != _TYPE:
-        raise ValueError(f"group {name!r} is a {progress.description.type} group: use `ottla group describe`")
+    check_share_group(name, progress.description.type, "describe")
     return progress
 
 
-share_group.add_command(reset_offsets)
+share_group.add_command(reset_share_offsets)
 
 
 @share_group.command(name="delete-offsets")
@@ -112,6 +106,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], bootstrap_server: str, pr
     """
 
     async def use(admin: Admin) -> None:
+        check_share_group(name, await kind_of(admin, name), "delete-offsets")
         await named_partitions(admin, topics)
         await admin.groups.delete_share_offsets(name, topics)
 
@@ -129,6 +124,12 @@ def delete(names: tuple[str, ...], bootstrap_server: str, properties: str | None
     Examples:
       ottla share-group delete workers
     """
-    with_admin(
-        bootstrap_server, properties, lambda admin: delete_each(names, "share group", admin.groups.delete)
-    )
+
+    async def use(admin: Admin) -> None:
+        async def delete_one(name: str) -> None:
+            check_share_group(name, await kind_of(admin, name), "delete")
+            await admin.groups.delete(name)
+
+        await delete_each(names, "share group", delete_one)
+
+    with_admin(bootstrap_server, properties, use)

@@ -31,8 +31,8 @@ class Sample(NamedTuple):
     state: ClusterState
     ends: Mapping[str, int]
     """The sum of the end offsets of each topic."""
-    groups: Mapping[str, tuple[str, int, int]]
-    """State, lag and committed offsets of each group, the last two as sums."""
+    groups: Mapping[str, tuple[str, int | None, int]]
+    """State, lag and count of read records of each group, as sums; None where no lag is known."""
 
 
 @click.command()
@@ -110,13 +110,13 @@ async def sampled(admin: Admin) -> Sample:
     return Sample(get_running_loop().time(), state, ends, await _groups(admin))
 
 
-async def _groups(admin: Admin) -> dict[str, tuple[str, int, int]]:
-    """Return state, lag and committed offsets of all groups; a few groups are read at once."""
+async def _groups(admin: Admin) -> dict[str, tuple[str, int | None, int]]:
+    """Return state, lag and count of read records of all groups; a few groups are read at once."""
     from asyncio import TaskGroup
 
     from ottla.protocol.errors import GroupIdNotFound
 
-    found: dict[str, tuple[str, int, int]] = {}
+    found: dict[str, tuple[str, int | None, int]] = {}
     waiting = iter(await admin.groups.list())
 
     async def read() -> None:
@@ -125,8 +125,9 @@ async def _groups(admin: Admin) -> dict[str, tuple[str, int, int]]:
                 progress = (await admin.group_progress(listing.name)).partitions
             except GroupIdNotFound:  # it ended since it was listed
                 continue
-            lag = sum(partition.lag or 0 for partition in progress)
-            found[listing.name] = listing.state, lag, sum(partition.offset or 0 for partition in progress)
+            lags = [partition.lag for partition in progress if partition.lag is not None]
+            lag = sum(lags) if lags or not progress else None
+            found[listing.name] = listing.state, lag, sum(partition.read or 0 for partition in progress)
 
     try:
         async with TaskGroup() as tasks:
@@ -158,7 +159,8 @@ def screen(before: Sample | None, now: Sample, width: int, height: int) -> list[
                                          found[2], seconds))
         for name, found in now.groups.items()
     ]  # fmt: skip
-    groups.sort(key=lambda row: (-row[2], row[0]))
+    # A lag that is not known may be any: it comes before those without one.
+    groups.sort(key=lambda row: (-(0.5 if row[2] is None else row[2]), row[0]))
     room = max(2, (height - 6 - min(3, len(faults))) // 2)
     lines = [
         head,
