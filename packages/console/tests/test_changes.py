@@ -15,10 +15,12 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from ottla.admin import BROKER, TOPIC, Admin
+from ottla.admin import BROKER, GROUP, TOPIC, Admin
+from ottla.admin.groups import PartitionProgress
 from ottla.client.cluster import NoSuchTopic
 from ottla.client.config import ClientConfig
 from ottla.console.app import routes
+from ottla.console.changes.groups import _read_again
 from ottla.console.changes.plans import Change, ServiceChange
 from ottla.console.changes.topics import produce
 from ottla.console.logins.access import Need, Role
@@ -27,6 +29,7 @@ from ottla.console.pages.changes import CHANGES
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import ORIGIN, serving
 from ottla.console.web.fields import Unclear, settings, signed, time_ms, time_zone, whole
+from ottla.consumer import ShareConsumer
 from ottla.producer import Producer
 from ottla.protocol.errors import GroupIdNotFound
 from ottla.protocol.messages.produce import (
@@ -251,6 +254,45 @@ async def test_a_group_is_reset_to_what_was_shown_and_deleted(
     await do(console, "delete-group", "billing", group="billing")
     with pytest.raises(GroupIdNotFound):
         await admin.groups.describe("billing")
+
+
+async def test_a_preview_counts_the_records_that_a_share_group_gets_again(
+    console: httpx.AsyncClient, admin: Admin, address: str
+) -> None:
+    await admin.topics.create("queued")
+    await admin.configs.alter(GROUP, "clerks", {"share.auto.offset.reset": "earliest"})
+    async with Producer(bootstrap_servers=address) as producer:
+        for _ in range(5):
+            await producer.send_and_wait("queued", b"x")
+    async with ShareConsumer("queued", bootstrap_servers=address, group_id="clerks") as consumer:
+        got = 0
+        async for record in consumer:
+            async with record:
+                got += 1
+            if got == 5:
+                break
+        held = await preview(console, "reset-group", group="clerks", to="by so many records", at="-1")
+
+    shown = await preview(console, "reset-group", group="clerks", to="by so many records", at="-1")
+    whole = await preview(console, "reset-group", group="clerks", to="the oldest record")
+
+    assert "the group has 1 member: stop it first" in held
+    assert "Start now" in shown
+    assert "It gets 1 record again that it has finished." in shown
+    assert re.findall(r'<td class="mono">(\d+)</td>', shown)[-3:] == ["4", "0", "1"]
+    assert "It gets 5 records again that it has finished." in whole
+
+
+def test_skipped_records_of_a_share_group_hide_how_many_it_gets_again() -> None:
+    partition = TopicPartition("queued", 0)
+
+    def again(lag: int, to: int) -> str:
+        return _read_again([PartitionProgress(partition, 10, 100, unacknowledged=lag)], {partition: to})
+
+    assert again(0, 99) == " It gets 1 record again that it has finished."
+    assert again(50, 0) == " It gets 50 records again that it has finished."
+    assert again(90, 10) == again(90, 60) == again(0, 100) == ""
+    assert again(50, 60) == " It may get records again that it has finished."
 
 
 async def test_each_change_stands_in_the_audit_log_without_the_data_of_records(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from html import unescape
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -15,6 +16,8 @@ from ottla.broker.testing import BrokerProcess
 from ottla.client.config import ClientConfig
 from ottla.console.settings import ClusterSettings
 from ottla.console.testing import ORIGIN, serving
+from ottla.consumer import Consumer
+from ottla.producer import Producer
 from ottla.protocol.topics import TopicPartition
 
 GROUP = "billing/<b>&\u202e 1"
@@ -231,3 +234,37 @@ async def test_a_browser_gets_the_whole_page_of_a_cluster_that_is_known(console:
 
     assert "No problem found" in opened.text
     assert 'hx-trigger="load"' not in opened.text
+
+
+async def test_a_group_has_an_address_with_its_name_in_the_path(console: httpx.AsyncClient) -> None:
+    answer = await console.get(f"/c/local/groups/{quote(GROUP)}", follow_redirects=True)
+
+    assert answer.status_code == 200, answer.text
+    assert "billing/&lt;b&gt;&amp;" in answer.text
+    assert (await console.get("/c/local/groups/none", follow_redirects=True)).status_code == 404
+
+
+async def test_a_group_with_members_and_no_commits_is_not_shown_without_a_lag(
+    console: httpx.AsyncClient, broker: BrokerProcess
+) -> None:
+    address = f"127.0.0.1:{broker.port}"
+    async with Admin(address) as admin, Producer(bootstrap_servers=address) as producer:
+        await admin.topics.create("unread", partitions=2)
+        for number in range(22):
+            await producer.send_and_wait("unread", b"x", partition=number % 2)
+        async with Consumer(
+            "unread", bootstrap_servers=address, group_id="fresh", enable_auto_commit=False
+        ) as consumer:
+            await consumer.getmany(timeout_ms=1_000)
+            shown = await page(console, "/c/local/group?name=fresh")
+            for _ in range(600):
+                listed = await page(console, "/c/local/groups?q=fresh")
+                if "/group?name=fresh" in listed:
+                    break
+                await asyncio.sleep(0.1)
+
+    assert "It has committed nothing in 2 partitions, with 22 records" in shown
+    assert '<td class="number">2</td><td class="number">≤ 22</td>' in shown  # the member's
+    assert shown.count('<td class="number">≤ 11</td>') == 2
+    assert "It has read everything" not in shown
+    assert "(2 partitions without a commit)" in listed

@@ -24,6 +24,7 @@ from ottla.console.logins.access import (
     a_cluster,
     a_group,
     a_login,
+    a_named_group,
     a_topic,
     a_whole_cluster,
     everybody,
@@ -38,7 +39,7 @@ from ottla.console.pages.alerts import silence
 from ottla.console.pages.changes import CHANGES, change
 from ottla.console.pages.clusters import all_clusters
 from ottla.console.pages.connect import connector, connectors
-from ottla.console.pages.groups import group, groups
+from ottla.console.pages.groups import group, groups, named_group
 from ottla.console.pages.logins import begin_oidc, finish_oidc, login, logout
 from ottla.console.pages.overview import overview
 from ottla.console.pages.reassignments import reassignments
@@ -141,6 +142,7 @@ def routes() -> list[Page | Mount]:
         Page("/c/{cluster}/searches/{search}/cancel", cancel_search, a_cluster, methods=["POST"]),
         Page("/c/{cluster}/groups", groups, a_cluster),
         Page("/c/{cluster}/group", group, a_group),
+        Page("/c/{cluster}/groups/{name:path}", named_group, a_named_group),
         Page("/c/{cluster}/points", points, a_series),
         Page("/c/{cluster}/change/{change}", change, a_cluster, methods=["GET", "POST"]),
         Page("/c/{cluster}/transactions", transactions, a_whole_cluster),

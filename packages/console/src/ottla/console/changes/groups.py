@@ -8,14 +8,15 @@ from urllib.parse import urlencode
 
 from ottla.admin import EARLIEST, LATEST, Admin
 from ottla.admin.group_descriptions import SHARE
-from ottla.admin.groups import PartitionProgress, read_progress
+from ottla.admin.groups import GroupDescription, PartitionProgress, read_progress
 from ottla.console.changes.plans import Field, Form, Plan, cut, needs, shown_offsets
 from ottla.console.logins.access import Role
 from ottla.console.web.fields import named, signed, time_ms, time_zone, whole
-from ottla.console.web.formats import moment
+from ottla.console.web.formats import count, moment
 from ottla.protocol.topics import TopicPartition
 
-WAYS: Final = ("the oldest record", "the end", "an offset", "a time", "by so many records")
+BY_RECORDS: Final = "by so many records"
+WAYS: Final = ("the oldest record", "the end", "an offset", "a time", BY_RECORDS)
 
 
 @needs(Role.ADMINISTRATOR, group="group")
@@ -25,7 +26,7 @@ async def delete_group(admin: Admin, form: Form) -> Plan:
     description = await admin.groups.describe(name)
     fields = (Field("group", "Group", name, "hidden"),)
     if description.members:
-        unclear = f"the group has {len(description.members)} members: stop them first"
+        unclear = _has_members(description)
         return Plan(f"Delete group {name}", "Delete", fields, unclear=unclear)
 
     async def perform(admin: Admin) -> str:
@@ -53,7 +54,7 @@ async def reset_group(admin: Admin, form: Form) -> Plan:
     )
     title = f"Reset the offsets of {name}"
     if progress.description.members:
-        unclear = f"the group has {len(progress.description.members)} members: stop them first"
+        unclear = _has_members(progress.description)
         return Plan(title, "Reset", fields, unclear=unclear, topics=frozenset(topics))
     if way not in WAYS:
         unclear = "choose where the group goes on"
@@ -63,36 +64,60 @@ async def reset_group(admin: Admin, form: Form) -> Plan:
         for found in progress.partitions
         if form.get("topic", "all") in ("all", "", found.partition.topic)
     ]
-    committed = {found.partition: found.offset for found in chosen}
+    positions = {found.partition: found.position for found in chosen}
     at_ms = time_ms(at, time_zone(form.get("zone", ""))) if way == "a time" else 0
-    new = shown_offsets(form, committed) or await _offsets(admin, committed, way, at, at_ms)
+    new = shown_offsets(form, positions) or await _offsets(admin, positions, way, at, at_ms)
     is_share = progress.description.type == SHARE
 
     async def perform(admin: Admin) -> str:
         await (admin.groups.alter_share_offsets if is_share else admin.groups.commit)(name, new)
         return f"Group {name} goes on at the offsets that were shown."
 
-    summary = f"Group {name} goes on at these offsets."
+    summary = f"Group {name} goes on at these offsets.{_read_again(chosen, new)}"
+    if way == BY_RECORDS and any(found.acknowledged_ahead and found.lag for found in chosen):
+        summary += " They count from its start: brokers do not tell which records after it are finished."
     if way == "a time":
         at_utc = " ".join(moment(at_ms).split())
         summary += f" They are those of the first records at {at_utc} or later."
     return Plan(
         title, "Reset", fields, summary,
-        ("Partition", "Now", "Then", "Lag then"), cut(_rows(chosen, new)),
-        typed=name, perform=perform, back=f"/group?{urlencode({'name': name})}", shown=new,
-        topics=frozenset(topics),
+        ("Partition", "Start now" if is_share else "Now", "Then", "Lag now", "Lag then"),
+        cut(_rows(chosen, new)), typed=name, perform=perform, back=f"/group?{urlencode({'name': name})}",
+        shown=new, topics=frozenset(topics),
     )  # fmt: skip
+
+
+def _has_members(description: GroupDescription) -> str:
+    if len(description.members) == 1:
+        return "the group has 1 member: stop it first"
+    return f"the group has {len(description.members)} members: stop them first"
+
+
+def _read_again(chosen: Sequence[PartitionProgress], new: Mapping[TopicPartition, int]) -> str:
+    """Return how many of the records that a group has finished it gets again, from new offsets on."""
+    again, is_least = 0, False
+    for found in chosen:
+        if found.end_offset is None or found.lag is None or found.offset is None:
+            continue
+        again += max(0, found.end_offset - new[found.partition] - max(0, found.lag))
+        is_skipping = found.offset < new[found.partition] < found.end_offset
+        is_least |= is_skipping and bool(found.acknowledged_ahead) and found.lag > 0
+    if not again:
+        return " It may get records again that it has finished." if is_least else ""
+    records = "1 record" if again == 1 else f"{count(again)} records"
+    return f" It gets {'at least ' if is_least else ''}{records} again that it has finished."
 
 
 def _rows(
     chosen: Sequence[PartitionProgress], new: Mapping[TopicPartition, int]
-) -> list[tuple[str, str, str, str]]:
-    """Return each partition with its offset now and then, and the lag then."""
+) -> list[tuple[str, str, str, str, str]]:
+    """Return each partition with its offset now and then, and the lags."""
     return [
         (
             str(found.partition),
             "none" if found.offset is None else str(found.offset),
             str(new[found.partition]),
+            "" if found.lag is None else str(found.lag),
             "" if found.end_offset is None else str(found.end_offset - new[found.partition]),
         )
         for found in sorted(chosen, key=lambda found: found.partition)
@@ -100,22 +125,22 @@ def _rows(
 
 
 async def _offsets(
-    admin: Admin, committed: dict[TopicPartition, int | None], way: str, at: str, at_ms: int
+    admin: Admin, positions: dict[TopicPartition, int | None], way: str, at: str, at_ms: int
 ) -> dict[TopicPartition, int]:
-    starts = await admin.offsets.find(dict.fromkeys(committed, EARLIEST))
-    ends = await admin.offsets.find(dict.fromkeys(committed, LATEST))
+    starts = await admin.offsets.find(dict.fromkeys(positions, EARLIEST))
+    ends = await admin.offsets.find(dict.fromkeys(positions, LATEST))
     match way:
         case "the oldest record":
             wanted = starts
         case "the end":
             wanted = ends
         case "an offset":
-            wanted = dict.fromkeys(committed, whole(at, "the offset"))
+            wanted = dict.fromkeys(positions, whole(at, "the offset"))
         case "a time":
-            wanted = await admin.offsets.find(dict.fromkeys(committed, at_ms))
+            wanted = await admin.offsets.find(dict.fromkeys(positions, at_ms))
         case _:
             step = signed(at, "the number")
-            wanted = {partition: (offset or 0) + step for partition, offset in committed.items()}
+            wanted = {partition: (offset or 0) + step for partition, offset in positions.items()}
     # An offset outside of the log would be reset again, by the members, and elsewhere.
     return {
         partition: min(max(offset, starts[partition]), ends[partition])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ottla.admin import GroupListing
-from ottla.admin.groups import GroupProgress
+from ottla.admin import GroupListing, MemberDescription
+from ottla.admin.groups import GroupProgress, PartitionProgress
+from ottla.console.web.formats import at_most, count
 from ottla.protocol.topics import TopicPartition
 
 
@@ -22,7 +23,7 @@ class GroupRow:
     members: int | None = None
     topics: tuple[str, ...] | None = None
     unread: int = 0
-    """Partitions with a member and no commit."""
+    """Partitions with a member and no commit, which may have records: `lag` is that of the others."""
     unknown: int = 0
     """Partitions with a commit whose end is not known: `lag` is that of the others."""
     failure: str = ""
@@ -39,7 +40,7 @@ def group_row(listing: GroupListing, progress: GroupProgress | None, failure: st
         total_lag(progress),
         len(progress.description.members),
         tuple(sorted({partition.partition.topic for partition in progress.partitions})),
-        sum(partition.offset is None for partition in progress.partitions),
+        len(uncommitted(progress)),
         unknown_ends(progress),
         failure,
     )
@@ -57,6 +58,44 @@ def total_lag(progress: GroupProgress) -> int | None:
 def unknown_ends(progress: GroupProgress) -> int:
     """Return how many partitions with a commit have no known lag: their leader does not answer."""
     return sum(found.offset is not None and found.lag is None for found in progress.partitions)
+
+
+def uncommitted(progress: GroupProgress) -> list[TopicPartition]:
+    """Return the partitions without a commit that may have had records.
+
+    How many of them are unread is not known: the members begin where their `auto.offset.reset` says.
+    """
+    return [
+        found.partition for found in progress.partitions if found.offset is None and found.end_offset != 0
+    ]
+
+
+def most_unread(progress: GroupProgress, held: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
+    """Return the lag of each partition as it is shown: without a commit at most the records that it holds."""
+    return {
+        found.partition: count(found.lag)
+        if found.offset is not None or found.partition not in held
+        else at_most(held[found.partition])
+        for found in progress.partitions
+    }
+
+
+def owned_lags(progress: GroupProgress, held: Mapping[TopicPartition, int]) -> dict[MemberDescription, str]:
+    """Return the lag of the partitions of each member as it is shown; members of a share group share it."""
+    return {
+        member: _shown_lag([found for found in progress.partitions if member in found.owners], held)
+        for member in progress.description.members
+    }
+
+
+def _shown_lag(partitions: list[PartitionProgress], held: Mapping[TopicPartition, int]) -> str:
+    known = sum(max(found.lag or 0, 0) for found in partitions)
+    unclear = [found for found in partitions if found.lag is None and found.end_offset != 0]
+    if not unclear:
+        return count(known)
+    if all(found.offset is None and found.partition in held for found in unclear):
+        return at_most(known + sum(held[found.partition] for found in unclear))
+    return f"at least {count(known)}" if len(unclear) < len(partitions) else count(None)
 
 
 def lagging_partitions(progress: GroupProgress) -> str:

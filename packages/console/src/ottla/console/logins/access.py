@@ -154,6 +154,11 @@ def a_group(path: Mapping[str, str], query: Mapping[str, str]) -> Need:
     return Need(cluster=path["cluster"], group=query.get("name", ""))
 
 
+def a_named_group(path: Mapping[str, str], _: Mapping[str, str]) -> Need:
+    """Need to see the group that the path names."""
+    return Need(cluster=path["cluster"], group=path.get("name", ""))
+
+
 # --- that which is left out
 
 

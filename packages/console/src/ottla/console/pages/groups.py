@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from dataclasses import replace
 from typing import Final
+from urllib.parse import quote, urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
-from ottla.admin import Admin, GroupListing, MemberDescription
+from ottla.admin import EARLIEST, Admin, GroupListing
 from ottla.admin.groups import GroupProgress
 from ottla.client.environment import now_ms
 from ottla.console.clusters.connections import ShownCluster
@@ -20,15 +20,19 @@ from ottla.console.clusters.group_rows import (
     chosen_groups,
     group_row,
     lagging_partitions,
+    most_unread,
+    owned_lags,
     partition_ranges,
     total_lag,
+    uncommitted,
     unknown_ends,
 )
 from ottla.console.clusters.samples import NoSample, Sample
 from ottla.console.pages import of_cluster, respond
 from ottla.console.pages.watched import lag_points, watched_of
 from ottla.console.records.reading import read_window
-from ottla.console.watch.trends import behind_since, diagnosis, trend
+from ottla.console.watch.paces import UNKNOWN
+from ottla.console.watch.trends import behind_since, diagnosis, falls_behind, trend
 from ottla.console.web.tables import Page, page_of, table_view
 from ottla.protocol.topics import TopicPartition
 
@@ -113,6 +117,8 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
     lag, now_s = total_lag(progress), now_ms() // 1_000
     points = [] if is_old else await lag_points(request, cluster, name)
     since_s, found = behind_since(points, lag or 0), trend(points, now_s)
+    pace = UNKNOWN if last is None else last.pace(progress, now_s)
+    held = await _held(cluster, progress)
     return respond(
         request,
         "group",
@@ -128,14 +134,25 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
         unknown=unknown_ends(progress),
         where=lagging_partitions(progress),
         trend=found,
-        why=diagnosis(progress, found, None if last is None else last.committed_per_s.get(name)),
+        why=diagnosis(progress, found, replace(pace, falls_behind=falls_behind(points, now_s))),
         behind_s=None if since_s is None else now_s - since_s,
         behind_since_ms=None if since_s is None else since_s * 1_000,
         is_since_ever=bool(points) and since_s == points[0].at_s,
         waits=await _waits(cluster, progress),
-        owned=_owned(progress),
+        held=held,
+        uncommitted=uncommitted(progress),
+        lags=most_unread(progress, held),
+        owned=owned_lags(progress, held),
         ranges=partition_ranges,
     )
+
+
+@of_cluster
+async def named_group(request: Request, cluster: ShownCluster) -> Response:
+    """Lead from the address that one would guess to the page of a group."""
+    base = request.app.state.renderer.base_path
+    query = urlencode({"name": request.path_params["name"]})
+    return RedirectResponse(f"{base}/c/{quote(cluster.name, safe='')}/group?{query}", 308)
 
 
 async def _progress(cluster: ShownCluster, name: str) -> Sample[GroupProgress]:
@@ -178,10 +195,20 @@ async def _waits(cluster: ShownCluster, progress: GroupProgress) -> dict[TopicPa
         return {}
 
 
-def _owned(progress: GroupProgress) -> dict[MemberDescription, int]:
-    """Return the lag of the partitions of each member; members of a share group share it."""
-    lags: dict[str, int] = defaultdict(int)
-    for partition in progress.partitions:
-        for owner in partition.owners if partition.lag is not None else ():
-            lags[owner.id] += max(partition.lag or 0, 0)
-    return {member: lags[member.id] for member in progress.description.members}
+async def _held(cluster: ShownCluster, progress: GroupProgress) -> dict[TopicPartition, int]:
+    """Return how many records those partitions hold in which a group has committed nothing."""
+    ends = {found.partition: found.end_offset for found in progress.partitions}
+    asked = uncommitted(progress)
+
+    async def ask(admin: Admin) -> dict[TopicPartition, int]:
+        return await admin.offsets.find_reachable(dict.fromkeys(asked, EARLIEST))
+
+    try:
+        starts = (await cluster.ask(("starts", *map(str, asked)), ask)).value if asked else {}
+    except NoSample:
+        return {}
+    return {
+        partition: max(0, end - start)
+        for partition, start in starts.items()
+        if (end := ends[partition]) is not None
+    }

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from ottla.admin import problems
+from ottla.admin.groups import GroupProgress
 from ottla.client.environment import now_ms
 from ottla.client.errors import ClientError
 from ottla.console.clusters.connections import ShownCluster, ShownClusters
 from ottla.console.clusters.samples import NoSample
 from ottla.console.watch.history import MINUTE_S, History, Series
 from ottla.console.watch.looks import Look, WrittenTimes, look_at, whole_lags
+from ottla.console.watch.paces import NOWHERE, UNKNOWN, Pace, Stands, has_moved, stands_of
 from ottla.console.watch.rules import Readings, readings, remembered, unreached
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
@@ -53,6 +55,20 @@ class Watched:
     """Records written, by the broker that leads their partitions now."""
     lag_per_s: dict[str, dict[TopicPartition, float]] = field(default_factory=dict)
     """The growth of the lag of each partition, by group; below 0 where the group catches up."""
+    stands: Stands = NOWHERE
+    """Since when groups have been behind, and have finished nothing."""
+
+    def pace(self, progress: GroupProgress, now_s: int) -> Pace:
+        """Return how a group moves, by its progress now and by the looks."""
+        name = progress.description.name
+        if (then := self.look.progress.get(name)) is None:
+            return UNKNOWN
+        per_s, since_s = self.committed_per_s.get(name), self.stands.behind_since_s.get(name)
+        if since_s is None:  # it had read everything at the last look
+            return Pace(per_s, 0.0)
+        still_since_s = self.stands.still_since_s.get(name, self.at_s)
+        still_s = None if has_moved(then, progress) else max(0.0, now_s - still_since_s)
+        return Pace(per_s, max(0.0, now_s - since_s), still_s)
 
 
 def values_of(look: Look, read: Readings) -> dict[Series, float]:
@@ -76,8 +92,8 @@ def kept_readings(read: Readings) -> dict[Series, float]:
 
 
 def committed_of(look: Look, group: str) -> int:
-    """Return the sum of a group's commits."""
-    return sum(found.offset for found in look.progress[group].partitions if found.offset is not None)
+    """Return the sum of a group's commits; of a share group, how many records it has finished."""
+    return sum(found.read or 0 for found in look.progress[group].partitions)
 
 
 def ends_of(look: Look) -> dict[str, int]:
@@ -100,13 +116,15 @@ def watched(look: Look, at_s: int, earlier: Look | None, before: Watched | None)
     committed: dict[str, float] = {}
     taken: dict[int, float] = {}
     lags: dict[str, dict[TopicPartition, float]] = {}
+    stands = stands_of(look.progress, at_s, {}, at_s, NOWHERE)
     if before is not None and at_s > before.at_s:
         passed_s = at_s - before.at_s
         written = _rates(_grown_ends(look, before.look), passed_s)
         committed = _rates(_grown_commits(look, before.look), passed_s)
         taken = _rates(_grown_by_leader(look, before.look), passed_s)
         lags = _lag_changes(look, before.look, passed_s)
-    return Watched(look, at_s, readings(look, earlier), written, committed, taken, lags)
+        stands = stands_of(look.progress, at_s, before.look.progress, before.at_s, before.stands)
+    return Watched(look, at_s, readings(look, earlier), written, committed, taken, lags, stands)
 
 
 def _rates(grown: dict[N, int], passed_s: int) -> dict[N, float]:
@@ -136,8 +154,8 @@ def _grown_by_leader(look: Look, before: Look) -> dict[int, int]:
 def _grown_commits(look: Look, before: Look) -> dict[str, int]:
     grown: dict[str, int] = {}
     for group in look.progress.keys() & before.progress.keys():
-        then = {found.partition: found.offset for found in before.progress[group].partitions}
-        now = {found.partition: found.offset for found in look.progress[group].partitions}
+        then = {found.partition: found.read for found in before.progress[group].partitions}
+        now = {found.partition: found.read for found in look.progress[group].partitions}
         committed = {partition: offset for partition, offset in now.items() if offset is not None}
         known = {
             partition: earlier for partition in committed if (earlier := then.get(partition)) is not None

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
 
+from ottla.admin.group_descriptions import SHARE
 from ottla.admin.groups import GroupProgress
+from ottla.console.clusters.group_rows import uncommitted
 from ottla.console.watch.history import COARSE_S, FINE_FOR_S, MINUTE_S, Point
+from ottla.console.watch.paces import Pace
+from ottla.console.web.formats import age
 from ottla.protocol.topics import TopicPartition
 
 TREND_S: Final = 600
 """The time over which a trend is taken."""
 _LEAST_POINTS: Final = 3
+_LEAST_OF_THIRD: Final = 2
 _STEADY: Final = 0.02
 """A change of less than this part of the value over the time of a trend is none."""
 
@@ -72,6 +77,18 @@ def trend(points: Sequence[Point], now_s: int) -> Trend | None:
     return Trend(slope, recent[-1].mean / -slope if slope < 0 else None)
 
 
+def falls_behind(points: Sequence[Point], now_s: int) -> bool:
+    """Whether a lag of the last ten minutes is at its lowest now above its highest then: third by third.
+
+    The lag of a group that keeps up swings between two commits, and its trend has either sign.
+    """
+    recent = [point for point in points if point.at_s >= now_s - TREND_S]
+    third = len(recent) // 3
+    if third < _LEAST_OF_THIRD:
+        return False
+    return min(point.low for point in recent[-third:]) > max(point.high for point in recent[:third])
+
+
 _GAP_S: Final = 3 * MINUTE_S
 """A wider gap between two looks of the last day: the console did not run, or the cluster did not answer."""
 _LITTLE: Final = 0.1
@@ -83,13 +100,14 @@ _MOST: Final = 0.8
 def behind_since(points: Sequence[Point], lag: int) -> int | None:
     """Return the time from which on a group has been behind, as it is now: the end of its last small lag.
 
-    None while it has no lag; the first point where it was behind all the time that is known.
+    None while it has no lag, or was not behind at the last look; the first point where it was behind all the
+    time that is known.
     """
     if lag <= 0:
         return None
     for index in range(len(points) - 1, -1, -1):
         if points[index].low <= _LITTLE * lag:
-            return points[min(index + 1, len(points) - 1)].at_s
+            return points[index + 1].at_s if index + 1 < len(points) else None
     return points[0].at_s if points else None
 
 
@@ -119,34 +137,59 @@ def held_since(points: Sequence[Point], looks: Sequence[Point], now_s: int) -> S
     return None if began_s is None else Since(began_s, is_exact=True)
 
 
+JUDGED_AFTER_S: Final = 60
+"""How long a group is behind before it is judged: a member reads, handles and commits in turns."""
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Why a group lags, in a sentence; `level` is good, warn or bad."""
+    """Why a group lags, in a sentence; `level` is good, warn or bad, or nothing while that is not known."""
 
-    level: Literal["good", "warn", "bad"]
+    level: Literal["good", "warn", "bad", ""]
     text: str
 
 
-def diagnosis(progress: GroupProgress, found: Trend | None, committed_per_s: float | None) -> Diagnosis:
-    """Return why a group lags. `committed_per_s` is None until two looks have seen its commits."""
+def diagnosis(progress: GroupProgress, found: Trend | None, pace: Pace) -> Diagnosis:
+    """Return why a group lags, by its progress now, the trend of its lag, and what looks saw of it."""
     members = progress.description.members
     behind = {where.partition: where.lag for where in progress.partitions if where.lag and where.lag > 0}
     lag = sum(behind.values())
     if not lag:
-        return Diagnosis("good", f"It has read everything{'.' if members else '; no member reads.'}")
+        return _caught_up(progress)
     if not members:
         return Diagnosis("bad", "No member reads: start its application, or see why it has ended.")
-    where, is_one = _largest(behind, lag), len(members) == 1
-    who = "Its one member" if is_one else f"Its {len(members)} members"
+    where = _largest(behind, lag)
     unowned = sum(not owned.owners for owned in progress.partitions if owned.partition in behind)
     if unowned:
         return Diagnosis("bad", f"{unowned} of its partitions with a lag have no member.{where}")
-    if committed_per_s == 0:
-        text = "commits nothing: it hangs, or fails" if is_one else "commit nothing: they hang, or fail"
-        return Diagnosis("bad", f"{who} {text} at one record.{where}")
-    reads, catches = ("reads", "catches") if is_one else ("read", "catch")
-    rate = "" if committed_per_s is None else f" at {_rate(committed_per_s)} records/s"
-    if found is not None and found.per_s > 0:
+    if pace.behind_s is not None and pace.behind_s < JUDGED_AFTER_S:
+        text = "The console has seen it behind for less than a minute: too early to judge."
+        return Diagnosis("", f"{text}{where}")
+    return _of_members(progress, found, pace, where)
+
+
+def _caught_up(progress: GroupProgress) -> Diagnosis:
+    """Return what is to be said about a group without a lag."""
+    if uncommitted(progress):
+        return Diagnosis("", "It has read everything where it has committed.")
+    return Diagnosis(
+        "good", f"It has read everything{'.' if progress.description.members else '; no member reads.'}"
+    )
+
+
+def _of_members(progress: GroupProgress, found: Trend | None, pace: Pace, where: str) -> Diagnosis:
+    """Return what the members do that have had the time to read."""
+    count = len(progress.description.members)
+    who = "Its one member" if count == 1 else f"Its {count} members"
+    if pace.still_s is not None and pace.still_s >= JUDGED_AFTER_S:
+        has, why = ("has", "it hangs, fails at one record, or works long at what it has")
+        if count > 1:
+            has, why = ("have", "they hang, fail at one record, or work long at what they have")
+        done = "acknowledged" if progress.description.type == SHARE else "committed"
+        return Diagnosis("bad", f"{who} {has} {done} nothing for {age(pace.still_s)}: {why}.{where}")
+    reads, catches = ("reads", "catches") if count == 1 else ("read", "catch")
+    rate = f" at {_rate(pace.per_s)} records/s" if pace.per_s else ""
+    if pace.falls_behind:
         return Diagnosis("bad", f"{who} {reads}{rate}, slower than records are written.{where}")
     if found is not None and found.per_s < 0:
         return Diagnosis("warn", f"{who} {reads}{rate}, and {catches} up.{where}")

@@ -16,6 +16,11 @@ def count(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}".replace(",", "\u202f")
 
 
+def at_most(number: int) -> str:
+    """Return a number that another one does not exceed."""
+    return f"≤ {count(number)}" if number else count(number)
+
+
 def size(bytes_: int | None) -> str:
     """Return a size with three digits: 1.50 GiB; a dash for None and -1, by which brokers mean unknown."""
     if bytes_ is None or bytes_ < 0:

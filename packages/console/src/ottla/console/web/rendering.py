@@ -39,7 +39,7 @@ class Renderer:
 
     def __init__(self, base_path: str = "") -> None:
         self._environment = environment()
-        self._base_path = base_path
+        self.base_path = base_path
 
     async def compile(self) -> None:
         """Compile all templates in threads, one after the other: a page would wait for that.
@@ -56,7 +56,7 @@ class Renderer:
     def respond(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
         """Return a page, or its content alone for htmx."""
         is_content = request.headers.get("hx-request") == "true"
-        shown = {"base": self._base_path, "path": request.url.path, "cluster": None, **values}
+        shown = {"base": self.base_path, "path": request.url.path, "cluster": None, **values}
         name = f"{template}.html" if is_content else "layout.html"
         body = self._environment.get_template(name).render(content=f"{template}.html", **shown).encode()
         tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
@@ -68,4 +68,4 @@ class Renderer:
 
     def fragment(self, template: str, **values: Any) -> str:
         """Return a part of a page, for one that is there already."""
-        return self._environment.get_template(f"{template}.html").render(base=self._base_path, **values)
+        return self._environment.get_template(f"{template}.html").render(base=self.base_path, **values)
