@@ -21,7 +21,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     ScopeMetrics,
 )
 
-from ottla.broker.testing import BrokerThread
+from ottla.broker.testing import BrokerFailed, BrokerThread
 from ottla.protocol.api import (
     ApiKey,
     RequestHeader,
@@ -52,9 +52,9 @@ ZSTD = 4
 class Wire:
     """A connection to a broker with a page of metrics."""
 
-    def __init__(self, broker: BrokerThread, metrics_port: int) -> None:
+    def __init__(self, broker: BrokerThread) -> None:
         self._socket = socket.create_connection((broker.host, broker.port), timeout=20)
-        self._metrics_port = metrics_port
+        self._broker = broker
 
     def ask(self, request: Message, version: int) -> Any:
         key = ApiKey(request.API_KEY)
@@ -78,7 +78,7 @@ class Wire:
         return answer.error_code, answer.error_message
 
     def page(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(self._broker.metrics_url, timeout=20) as answer:
             text: str = answer.read().decode()
         return text
 
@@ -88,12 +88,15 @@ class Wire:
 
 @pytest.fixture
 def wire(tmp_path: Path) -> Iterator[Wire]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with BrokerThread(tmp_path, {"metrics.port": str(port)}) as broker:
-        connected = Wire(broker, port)
+    with BrokerThread(tmp_path, {"metrics.port": "0"}) as broker:
+        connected = Wire(broker)
         yield connected
         connected.close()
+
+
+def test_a_broker_without_a_page_of_metrics_says_how_to_have_one(tmp_path: Path) -> None:
+    with BrokerThread(tmp_path) as broker, pytest.raises(BrokerFailed, match=r"metrics\.port=0"):
+        _ = broker.metrics_url
 
 
 def metrics(value: float) -> bytes:
@@ -163,7 +166,7 @@ def test_a_collector_of_opentelemetry_is_handed_what_a_client_pushes(tmp_path: P
             "telemetry.otlp.headers": "authorization=Bearer%20s3cret",
         }
         with BrokerThread(tmp_path, settings) as broker:
-            wire = Wire(broker, -1)
+            wire = Wire(broker)
             push_once(wire)
             received = collector.received.get(timeout=60)
             wire.close()
@@ -190,7 +193,7 @@ def test_a_collector_is_trusted_by_the_authorities_that_are_configured(tmp_path:
             "telemetry.otlp.ssl.truststore.location": str(authority.cafile),
         }
         with BrokerThread(tmp_path / "data", settings) as broker:
-            wire = Wire(broker, -1)
+            wire = Wire(broker)
             push_once(wire)
             received = collector.received.get(timeout=60)
             wire.close()

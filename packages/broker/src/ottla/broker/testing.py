@@ -62,6 +62,18 @@ class BrokerThread:
         """The broker's address as clients take it."""
         return f"{self.host}:{self.port}"
 
+    @property
+    def metrics_url(self) -> str:
+        """The page of the broker's metrics, and of those that clients push; `metrics.port=0` serves it.
+
+        Raises BrokerFailed for a broker without that page.
+        """
+        if self.broker is None or self.broker.config.metrics_port < 0:
+            raise BrokerFailed("the broker has no page of metrics: start it with metrics.port=0")
+        config = self.broker.config
+        scheme = "http" if config.metrics_ssl_keystore_location is None else "https"
+        return f"{scheme}://{config.metrics_host}:{self.broker.metrics_port}/metrics"
+
     def start(self) -> Self:
         """Start the broker and return once it serves; a later start uses the same port again."""
         self._forget_last_run()
