@@ -169,7 +169,7 @@ def diagnosis(progress: GroupProgress, found: Trend | None, pace: Pace) -> Diagn
 
 
 def _caught_up(progress: GroupProgress) -> Diagnosis:
-    """Return what is to be said about a group without a lag."""
+    """Return the diagnosis of a group without a lag: it may have committed in a part only."""
     if uncommitted(progress):
         return Diagnosis("", "It has read everything where it has committed.")
     return Diagnosis(
