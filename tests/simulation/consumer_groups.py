@@ -329,7 +329,7 @@ class Schedule:
         if not self.members:
             self._join()
         await asyncio.sleep(REST_S)
-        self._check_revocations()
+        await self._check_revocations()
         for member in self.members:
             member.is_hung = False
         await self._until_rest()
@@ -366,11 +366,22 @@ class Schedule:
         self.cluster.topics.create(name, self.cluster.topics.present[name][1] + 1)
         self.cluster.publish([name], within_s=0.1)
 
-    def _check_revocations(self) -> None:
-        """Raise InvariantViolated where a member may keep for ever what others wait for."""
-        for member_id, member in self.logged.update().replica.members.items():
-            if member.state is MemberState.UNREVOKED_PARTITIONS:
-                raise InvariantViolated(f"{member_id} does not give up its partitions, and is not removed")
+    async def _check_revocations(self) -> None:
+        """Raise InvariantViolated where a member may keep for ever what others wait for.
+
+        Members that hang are removed by turns: each that comes back makes another one give something up.
+        """
+        if revoking := self._revoking():
+            await asyncio.sleep(REBALANCE_MS / 1000 + 3 * BEAT_S)
+            if kept := sorted(revoking & self._revoking()):
+                raise InvariantViolated(f"{kept[0][0]} does not give up its partitions, and is not removed")
+
+    def _revoking(self) -> set[tuple[str, int]]:
+        return {
+            (member_id, member.epoch)
+            for member_id, member in self.logged.update().replica.members.items()
+            if member.state is MemberState.UNREVOKED_PARTITIONS
+        }
 
     def _unrest(self) -> str | None:
         """Return why the group is not at rest; None if it is."""
