@@ -11,7 +11,6 @@ from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeats import Heartbeats
 from ottla.broker.groups.consumer.reconciliation import Reconciliation
 from ottla.broker.groups.consumer.stored_group import StoredConsumerGroup
-from ottla.broker.groups.consumer.subscriptions import Subscriptions
 from ottla.broker.groups.consumer.target_assignments import TargetAssignments
 from ottla.broker.groups.hosting.hosted_groups import HostedGroups
 from ottla.broker.runtime.frozen_classes import replace
@@ -151,23 +150,6 @@ def returned_static_member_leaves_its_past_behind() -> list[Patch]:
         return [members.member_record(self._group.group_id, returned)]
 
     return [(Heartbeats, "_replacement", replacement)]
-
-
-@mutant
-def expressions_do_not_raise_the_epoch() -> list[Patch]:
-    """Topics that an expression matches are stored, and go to no member."""
-    original = Subscriptions.resolved
-
-    def resolved(self: Any, event: Any) -> Any:
-        outcome = original(self, event)
-        outcome.records = [
-            record for record in outcome.records
-            if not isinstance(record.key, ConsumerGroupMetadataKey)
-        ]  # fmt: skip
-        self._group.checked_epoch = self._group.epoch
-        return outcome
-
-    return [(Subscriptions, "resolved", resolved)]
 
 
 @mutant
