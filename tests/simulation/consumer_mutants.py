@@ -13,13 +13,13 @@ from ottla.broker.groups.consumer.reconciliation import Reconciliation
 from ottla.broker.groups.consumer.stored_group import StoredConsumerGroup
 from ottla.broker.groups.consumer.target_assignments import TargetAssignments
 from ottla.broker.groups.hosting.hosted_groups import HostedGroups
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.stored_groups import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     ConsumerGroupTargetAssignmentMetadataKey,
 )
+from ottla.zookeeper.frozen_classes import replace
 from simulation.mutants import Patch
 
 CONSUMER_MUTANTS: Final[dict[str, Callable[[], list[Patch]]]] = {}

@@ -19,9 +19,9 @@ from ottla.broker.controller.state_machine import Machine
 from ottla.broker.controller.topic_deletion import Deletion
 from ottla.broker.controller.zookeeper_store import Store
 from ottla.broker.replication.replicas import Replicas
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode
+from ottla.zookeeper.frozen_classes import replace
 from ottla.zookeeper.session import Create, NodeExists, SetData, ZooKeeperError
 from ottla.zookeeper.znodes import ControllerEpoch, ControllerNode
 from simulation.mutants import Patch, mutant

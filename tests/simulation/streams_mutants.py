@@ -8,7 +8,7 @@ from typing import Any, Final
 from ottla.broker.groups.streams import group as streams_group
 from ottla.broker.groups.streams import heartbeats, members, records, state, sticky_assignor, tasks
 from ottla.broker.groups.streams.members import Holders
-from ottla.broker.runtime.frozen_classes import replace
+from ottla.zookeeper.frozen_classes import replace
 from simulation.mutants import Patch
 
 STREAMS_MUTANTS: Final[dict[str, Callable[[], list[Patch]]]] = {}

@@ -9,7 +9,6 @@ from ottla.broker.coordinators.internal_topic_log import AppendedBatch, Replicat
 from ottla.broker.coordinators.record_writer import RecordWriter
 from ottla.broker.groups.offsets.partition_state import GroupsState
 from ottla.broker.log.state.producer_state import ProducerStates
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions import markers, transaction
 from ottla.broker.transactions.coordinator import Expiration, TransactionCoordinator
 from ottla.broker.transactions.events import PREPARED, AddPartitions, Reason, TransactionState
@@ -19,6 +18,7 @@ from ottla.broker.transactions.marker_sender import MarkerSender
 from ottla.broker.transactions.transaction import Transaction
 from ottla.broker.transactions.verification import Verification
 from ottla.protocol.errors import ErrorCode
+from ottla.zookeeper.frozen_classes import replace
 from simulation.mutants import Patch, mutant
 
 

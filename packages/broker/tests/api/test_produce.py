@@ -12,7 +12,6 @@ import pytest
 from ottla.broker.api.produce import general as produce
 from ottla.broker.api.testing import DataPlane, batch_of, topic_id_of
 from ottla.broker.requests.context import CloseConnection, Ordering
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import (
@@ -31,6 +30,7 @@ from ottla.protocol.records import (
     read_header,
 )
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import replace
 
 BOUND_S = 60
 

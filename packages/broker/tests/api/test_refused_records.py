@@ -8,7 +8,6 @@ import pytest
 
 from ottla.broker.api.produce import general as produce
 from ottla.broker.api.testing import DataPlane
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.api import ApiKey
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.produce import (
@@ -19,6 +18,7 @@ from ottla.protocol.messages.produce import (
     TopicProduceData,
 )
 from ottla.protocol.records import BatchBuilder, Codec
+from ottla.zookeeper.frozen_classes import replace
 
 VERSION = 9
 

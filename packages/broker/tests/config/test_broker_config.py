@@ -19,8 +19,8 @@ from ottla.broker.config import (
     values_of,
 )
 from ottla.broker.config.network import NetworkSettings
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import at_least, setting
+from ottla.zookeeper.frozen_classes import frozen
 
 
 def test_the_defaults_are_kafkas() -> None:

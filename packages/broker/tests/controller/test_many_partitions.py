@@ -26,10 +26,10 @@ from ottla.broker.controller.events import (
 )
 from ottla.broker.controller.state_machine import Machine
 from ottla.broker.controller.zookeeper_store import MULTIS_AT_ONCE, READS_AT_ONCE, Store
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.runtime.loop_budget import SLICE
 from ottla.protocol.messages.control_requests import LeaderAndIsrRequest, UpdateMetadataRequest
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import replace
 from ottla.zookeeper.session import Operations, SessionExpired, Stat
 from ottla.zookeeper.znodes import PartitionState
 

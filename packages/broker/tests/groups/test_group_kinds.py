@@ -40,7 +40,6 @@ from ottla.broker.groups.testing import (
     offset,
     settle,
 )
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -58,6 +57,7 @@ from ottla.protocol.stored_groups import (
     ShareGroupMemberMetadataKey,
     ShareGroupMemberMetadataValue,
 )
+from ottla.zookeeper.frozen_classes import frozen
 
 SESSION_MS = 10_000.0
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.runtime.frozen_classes import declared, field_group, frozen, replace
+from ottla.zookeeper.frozen_classes import declared, field_group, frozen, replace
 
 
 @frozen

@@ -6,7 +6,6 @@ import pytest
 from ottla.broker.coordinators.coordinator_partitions import KeyValue, partition_for
 from ottla.broker.coordinators.internal_topic_log import build_batch
 from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions.coordinator import TransactionCoordinator, TransactionFilter
 from ottla.broker.transactions.events import NO_PRODUCER, Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.records import decode_record
@@ -31,6 +30,7 @@ from ottla.broker.transactions.testing import (
 )
 from ottla.protocol.errors import ErrorCode, NotEnoughReplicas, NotLeaderOrFollower
 from ottla.protocol.records import iter_records
+from ottla.zookeeper.frozen_classes import replace
 
 NONE = ErrorCode.NONE
 

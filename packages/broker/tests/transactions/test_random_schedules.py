@@ -2,7 +2,6 @@ import random
 
 import pytest
 
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions.driver_testing import A, B, TransactionDriver
 from ottla.broker.transactions.events import (
     NO_PRODUCER,
@@ -15,6 +14,7 @@ from ottla.broker.transactions.events import (
 from ottla.broker.transactions.transaction import Transaction
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import replace
 
 COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 UNAVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,6 +1,5 @@
 import pytest
 
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions.driver_testing import TIMEOUT_MS, A, B, TransactionDriver
 from ottla.broker.transactions.events import (
     LAST_EPOCH,
@@ -16,6 +15,7 @@ from ottla.broker.transactions.events import (
     TransactionState,
 )
 from ottla.protocol.errors import ErrorCode
+from ottla.zookeeper.frozen_classes import replace
 
 FENCED, BUSY = ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS
 UNAVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from ottla.broker.coordinators.testing import in_virtual_time
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions.driver_testing import A, B, TransactionDriver
 from ottla.broker.transactions.events import (
     LAST_EPOCH,
@@ -28,6 +27,7 @@ from ottla.broker.transactions.testing import (
 )
 from ottla.broker.transactions.transaction import Transaction
 from ottla.protocol.errors import ErrorCode
+from ottla.zookeeper.frozen_classes import replace
 
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED

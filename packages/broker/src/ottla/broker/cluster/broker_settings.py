@@ -24,8 +24,8 @@ from ottla.broker.config import (
     why_no_setting,
 )
 from ottla.broker.config.password_encoder import UndecodablePassword
-from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.errors import InvalidConfig, InvalidRequest
+from ottla.zookeeper.frozen_classes import frozen, replace
 from ottla.zookeeper.session import BadVersion, NodeExists
 from ottla.zookeeper.znodes import ConfigEntity
 

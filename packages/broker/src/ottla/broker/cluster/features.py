@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode
+from ottla.zookeeper.frozen_classes import frozen
 from ottla.zookeeper.session import BadVersion, NoNode, WatchEvent, ZooKeeperError
 from ottla.zookeeper.znodes import BrokerFeature, BrokerRegistration, FeatureLevels
 

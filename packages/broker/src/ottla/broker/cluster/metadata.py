@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.messages.control_requests import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
 )
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import frozen
 
 NO_LEADER = -1
 LEADER_DURING_DELETION = -2

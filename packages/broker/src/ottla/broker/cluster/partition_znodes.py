@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from ottla.broker.runtime.frozen_classes import frozen, replace
+from ottla.zookeeper.frozen_classes import frozen, replace
 
 
 @frozen

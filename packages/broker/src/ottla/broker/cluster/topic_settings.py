@@ -16,10 +16,10 @@ from uuid import UUID
 from ottla.broker.cluster.placement import for_bytes
 from ottla.broker.config import ConfigError, parse_topic_overrides
 from ottla.broker.config.topic import is_own_topic_key
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import InvalidConfig
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode
+from ottla.zookeeper.frozen_classes import frozen
 from ottla.zookeeper.session import Create, NodeExists, NoNode, SetData
 from ottla.zookeeper.znodes import ConfigChange, ConfigEntity, OttlaTopicSettings, TopicAssignment
 

@@ -27,7 +27,6 @@ from ottla.broker.cluster.placement import (
 )
 from ottla.broker.cluster.topic_settings import checked_overrides, create_topic, put_new_settings
 from ottla.broker.cluster.zookeeper_session import retrying, zookeeper_errors
-from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -51,6 +50,7 @@ from ottla.protocol.topics import (
 )
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import IllegalName
+from ottla.zookeeper.frozen_classes import frozen, replace
 from ottla.zookeeper.session import (
     BadVersion,
     ConnectionLoss,

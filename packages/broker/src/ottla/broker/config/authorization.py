@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.broker.runtime.frozen_classes import field_group
 from ottla.client.config_definition import ConfigError, setting
+from ottla.zookeeper.frozen_classes import field_group
 
 AUTHORIZERS: Final = (
     "kafka.security.authorizer.AclAuthorizer",

@@ -16,7 +16,6 @@ from ottla.broker.config.quotas import QuotaSettings
 from ottla.broker.config.sasl import SaslSettings
 from ottla.broker.config.tls import TlsSettings
 from ottla.broker.config.zookeeper_client import ZooKeeperClientSettings
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import (
     MAX_INT,
     MAX_LONG,
@@ -27,6 +26,7 @@ from ottla.client.config_definition import (
     one_of,
     setting,
 )
+from ottla.zookeeper.frozen_classes import frozen
 
 _HOUR_MS = 3_600_000
 _CLUSTER: Final = "cluster-wide"

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from ottla.broker.config.broker import BrokerConfig
 from ottla.broker.config.keys import keys_of
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import ConfigError, Setting, at_least, one_of, setting
+from ottla.zookeeper.frozen_classes import frozen
 
 BY_DURATION: Final = "by_duration:"
 _SESSION_BOUNDED: Final = ("consumer", "share", "streams")

@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from ottla.broker.runtime.frozen_classes import declared
 from ottla.client.config_definition import INT, ConfigError, Setting, define
+from ottla.zookeeper.frozen_classes import declared
 
 if TYPE_CHECKING:
     from ottla.client.config_definition import Update

@@ -26,8 +26,8 @@ from ottla.broker.config.unsupported_keys import (
     why_no_setting,
 )
 from ottla.broker.config.zookeeper_client import check_zookeeper_client
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import ConfigError, is_loopback
+from ottla.zookeeper.frozen_classes import frozen
 
 KAFKA_LISTENERS: Final = "PLAINTEXT://:9092"
 """The listeners of a properties file without `listeners`: every interface."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import ConfigError
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from ottla.broker.config.broker import BrokerConfig

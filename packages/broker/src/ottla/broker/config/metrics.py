@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from ottla.broker.runtime.frozen_classes import field_group
 from ottla.client.config_definition import ConfigError, at_least, between, is_loopback, setting
+from ottla.zookeeper.frozen_classes import field_group
 
 if TYPE_CHECKING:
     from ottla.client.page_server import PageAccess

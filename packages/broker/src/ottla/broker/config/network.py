@@ -7,8 +7,8 @@ from typing import Final, Self
 
 from ottla.broker.config.keys import keys_of, overrides_of
 from ottla.broker.config.listeners import Listener, parse_listeners, parse_networks
-from ottla.broker.runtime.frozen_classes import field_group, replace
 from ottla.client.config_definition import MAX_INT, at_least, one_of, setting
+from ottla.zookeeper.frozen_classes import field_group, replace
 
 _CLUSTER: Final = "cluster-wide"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.broker.runtime.frozen_classes import field_group
 from ottla.client.config_definition import at_least, one_of, setting
+from ottla.zookeeper.frozen_classes import field_group
 
 DIGESTS: Final[Mapping[str, str]] = {
     "PBKDF2WithHmacSHA1": "sha1",

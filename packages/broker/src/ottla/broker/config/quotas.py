@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.broker.runtime.frozen_classes import field_group
 from ottla.client.config_definition import MAX_LONG, at_least, setting
+from ottla.zookeeper.frozen_classes import field_group
 
 _CLUSTER: Final = "cluster-wide"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.broker.runtime.frozen_classes import field_group
 from ottla.client.config_definition import at_least, between, setting
+from ottla.zookeeper.frozen_classes import field_group
 
 _PER_BROKER: Final = "per-broker"
 _ITS_OWN: Final = "A class of Kafka's own; the broker does what it does."

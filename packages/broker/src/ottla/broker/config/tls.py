@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.broker.runtime.frozen_classes import field_group
 from ottla.client.config_definition import one_of, setting
+from ottla.zookeeper.frozen_classes import field_group
 
 STORE_TYPES: Final = ("JKS", "PKCS12", "PEM")
 _OPENSSL: Final = "Accepted for compatibility: TLS is OpenSSL's here, which has no such choice."

@@ -17,7 +17,6 @@ from ottla.broker.config.broker import (
     gzip_level,
 )
 from ottla.broker.config.keys import keys_of
-from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.client.config_definition import (
     MAX_LONG,
     ConfigError,
@@ -28,6 +27,7 @@ from ottla.client.config_definition import (
     one_of,
     setting,
 )
+from ottla.zookeeper.frozen_classes import frozen, replace
 
 _HOUR_MS = 3_600_000
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.runtime.frozen_classes import field_group
 from ottla.client.config_definition import ConfigError, setting
 from ottla.zookeeper.embedded.access import is_directory
+from ottla.zookeeper.frozen_classes import field_group
 
 if TYPE_CHECKING:
     from ottla.zookeeper.client_security import ClientSecurity

@@ -16,7 +16,6 @@ from ottla.broker.controller.controller_context import (
     Endpoint,
     LiveBroker,
 )
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.loop_budget import EndOfSlice, slices
 from ottla.protocol.messages.control_requests import (
     LeaderAndIsrLiveLeader,
@@ -33,6 +32,7 @@ from ottla.protocol.messages.control_requests import (
     UpdateMetadataTopicState,
 )
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import frozen
 
 ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ottla.broker.cluster.partition_znodes import Assignment, Leadership
-from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import frozen, replace
 from ottla.zookeeper.znodes import BrokerFeature
 
 NO_LEADER = -1

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Final
 
 from ottla.broker.peers.client import ADVICE, LEVEL
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode
+from ottla.zookeeper.frozen_classes import frozen
 from ottla.zookeeper.session import (
     BadVersion,
     ConnectionLoss,

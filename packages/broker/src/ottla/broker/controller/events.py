@@ -15,7 +15,6 @@ from ottla.broker.cluster.partition_znodes import Assignment, Leadership
 from ottla.broker.controller.control_request_batch import ControlRequest, Publish
 from ottla.broker.controller.controller_context import LiveBroker, Topic
 from ottla.broker.peers.controller_requests import AlterPartition, ControlledShutdown
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.loop_budget import EndOfSlice
 from ottla.protocol.messages.control_requests import (
     LeaderAndIsrResponse,
@@ -23,6 +22,7 @@ from ottla.protocol.messages.control_requests import (
     UpdateMetadataResponse,
 )
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import frozen
 
 ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
 

@@ -8,9 +8,9 @@ from ottla.broker.controller.controller_context import ControllerContext
 from ottla.broker.controller.events import Steps, WriteLeaderships, WriteResults
 from ottla.broker.controller.leadership_changes import Leaderships
 from ottla.broker.peers.controller_requests import AlterPartition, Answers, ProposedIsr
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import replace
 
 NO_EPOCH = -1
 

@@ -40,7 +40,6 @@ from ottla.broker.controller.reassignments import Reassignments
 from ottla.broker.controller.requested_elections import RequestedElections
 from ottla.broker.controller.topic_deletion import Deletion
 from ottla.broker.peers.controller_requests import AlterPartition, Answers, ControlledShutdown
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.runtime.loop_budget import EndOfSlice, slices
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.control_requests import (
@@ -50,6 +49,7 @@ from ottla.protocol.messages.control_requests import (
     StopReplicaResponse,
 )
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import replace
 
 
 class Machine:

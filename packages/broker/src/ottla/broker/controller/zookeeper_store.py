@@ -16,10 +16,10 @@ from ottla.broker.cluster.zookeeper_session import RETRY_BACKOFF_S, retrying
 from ottla.broker.controller.controller_context import Endpoint, LiveBroker, Topic
 from ottla.broker.controller.controllership import Controllership
 from ottla.broker.controller.events import PartitionStates, WriteFeatures, WriteResult, WriteResults
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.topics import TopicPartition, why_illegal_topic_name
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode, NoAuth, NotStored, ValueTooLarge
+from ottla.zookeeper.frozen_classes import replace
 from ottla.zookeeper.session import (
     BadVersion,
     Check,

@@ -13,8 +13,8 @@ from ottla.broker.coordinators.coordinator_partitions import (
     partition_for,
 )
 from ottla.broker.coordinators.loading import StateLoader
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore

@@ -14,7 +14,7 @@ from enum import Enum, StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
-from ottla.broker.runtime.frozen_classes import frozen
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from random import Random

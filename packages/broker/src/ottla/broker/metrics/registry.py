@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from ottla.broker.runtime.frozen_classes import frozen
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     import asyncio

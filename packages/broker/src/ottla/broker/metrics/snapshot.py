@@ -22,7 +22,7 @@ from ottla.broker.metrics.registry import (
     MetricName,
     Metrics,
 )
-from ottla.broker.runtime.frozen_classes import frozen
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from ottla.broker.runtime.loop_budget import Turn

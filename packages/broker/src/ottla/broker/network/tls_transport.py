@@ -16,7 +16,7 @@ import ssl
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from ottla.broker.runtime.frozen_classes import frozen
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable

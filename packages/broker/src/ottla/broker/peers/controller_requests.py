@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ottla.broker.cluster.partition_znodes import Assignment, Leadership
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import frozen
 
 
 @frozen

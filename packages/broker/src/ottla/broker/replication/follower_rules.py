@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import ErrorCode
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from ottla.broker.log.state.leader_epochs import LeaderEpochs

@@ -30,7 +30,7 @@ from ottla.broker.replication.isr import (
     maximal_isr,
     may_expand,
 )
-from ottla.broker.runtime.frozen_classes import frozen
+from ottla.zookeeper.frozen_classes import frozen
 
 NO_LEADER = -1
 

@@ -23,8 +23,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from ottla.broker.runtime.clock import SystemClock
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.garbage_collection import Collector
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics

@@ -19,12 +19,12 @@ from ottla.broker.config.logins import (
     token_source,
 )
 from ottla.broker.config.sasl import SaslSettings
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.threads import LoginThreads, TooManyLogins
 from ottla.broker.security.sasl.login import ListenerLogins, Login, LoginCounts
 from ottla.broker.security.sasl.mechanisms import Evaluation, LoginInterrupted, PlainServer, PlainUsers
 from ottla.broker.security.sasl.scram import SCRAM_HASHES, ScramServer, names_token
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     import asyncio

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from ottla.broker.metrics.registry import MetricName
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.telemetry.subscriptions import ALL_METRICS, DEFAULT_INTERVAL_MS
 from ottla.protocol.errors import (
     ErrorCode,
@@ -23,6 +22,7 @@ from ottla.protocol.errors import (
     UnknownSubscriptionId,
     UnsupportedCompressionType,
 )
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
 from ottla.broker.config.metrics import headers_in
-from ottla.broker.runtime.frozen_classes import frozen
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     import httpx2

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.cluster.broker_settings import DEFAULT, Entry, Synonym, entry_of
 from ottla.broker.config import Setting
 from ottla.broker.config.keys import keys_of
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import setting
 from ottla.protocol.errors import InvalidConfig, InvalidRequest
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import MalformedZnode
+from ottla.zookeeper.frozen_classes import frozen
 from ottla.zookeeper.session import BadVersion, NodeExists, NoNode, WatchEvent
 from ottla.zookeeper.znodes import ClientMetricsSubscriptions
 

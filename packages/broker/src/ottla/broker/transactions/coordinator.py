@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Self, cast
 
 from ottla.broker.coordinators.response_errors import after_failed_transaction_write
 from ottla.broker.runtime.background_tasks import BackgroundTasks
-from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.broker.transactions.completion_waits import MOST_S, is_changing
 from ottla.broker.transactions.events import (
     EPOCH_RISES_FROM,
@@ -29,6 +28,7 @@ from ottla.broker.transactions.hosted_transactions import HostedTransactions
 from ottla.broker.transactions.records import TransactionRecord
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.topics import TRANSACTION_STATE_TOPIC
+from ottla.zookeeper.frozen_classes import frozen, replace
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import count
 
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions.events import (
     AddPartitions,
     End,
@@ -23,6 +22,7 @@ from ottla.broker.transactions.events import (
 from ottla.broker.transactions.transaction import Transaction
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import replace
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 3)
 TIMEOUT_MS = 60_000

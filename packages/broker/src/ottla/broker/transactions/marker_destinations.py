@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.messages.transactions import WriteTxnMarkersResponse
 from ottla.zookeeper import paths
 from ottla.zookeeper.errors import IllegalName, MalformedZnode, NoNode, ZooKeeperError
+from ottla.zookeeper.frozen_classes import frozen
 from ottla.zookeeper.znodes import TopicAssignment
 
 if TYPE_CHECKING:

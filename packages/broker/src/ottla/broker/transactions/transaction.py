@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.transactions.events import (
     COMPLETE,
     EPOCH_RISES_FROM,
@@ -61,6 +60,7 @@ from ottla.broker.transactions.events import (
 )
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import replace
 
 _NOTHING: Final[frozenset[TopicPartition]] = frozenset()
 

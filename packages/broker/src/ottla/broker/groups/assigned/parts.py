@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ottla.broker.groups.assigned.assignors import Assignment
-from ottla.broker.runtime.frozen_classes import frozen
+from ottla.zookeeper.frozen_classes import frozen
 
 _MEMBER_COSTS = 16
 _TOPIC_COSTS = 4

@@ -7,8 +7,8 @@ from enum import Enum
 from ottla.broker.groups.classic.events import GroupState
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.kinds import GroupKind
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import ErrorCode
+from ottla.zookeeper.frozen_classes import frozen
 
 
 @frozen

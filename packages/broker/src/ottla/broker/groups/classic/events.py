@@ -17,8 +17,8 @@ from ottla.broker.groups.kinds import (
     Token,
     Unloaded,
 )
-from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.errors import ErrorCode
+from ottla.zookeeper.frozen_classes import frozen, replace
 
 NO_GENERATION = -1
 UNKNOWN_MEMBER_ID = ""

@@ -32,7 +32,6 @@ from ottla.broker.groups.consumer.members import (
 )
 from ottla.broker.groups.consumer.migration import DISABLED, assignment_bytes, downgraded, may_downgrade
 from ottla.broker.groups.kinds import Reply, StepOutcome
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.errors import (
     ErrorCode,
     IllegalGeneration,
@@ -44,6 +43,7 @@ from ottla.protocol.errors import (
 )
 from ottla.protocol.primitives import MalformedMessage
 from ottla.protocol.stored_messages import ConsumerProtocolSubscription
+from ottla.zookeeper.frozen_classes import replace
 
 if TYPE_CHECKING:
     from ottla.broker.groups.consumer.heartbeats import Heartbeats

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.loop_budget import SLICE, slices
 from ottla.protocol.errors import InvalidRegularExpression
+from ottla.zookeeper.frozen_classes import frozen
 
 MAX_EXPRESSION_BYTES: Final = 64 * 1024
 _MAX_MEMORY_BYTES: Final = 1 << 20

@@ -31,7 +31,6 @@ from ottla.broker.groups.consumer.members import (
 from ottla.broker.groups.consumer.migration import downgraded_without
 from ottla.broker.groups.consumer.reconciliation import Reconciliation
 from ottla.broker.groups.kinds import KindRecord, Reply, StepOutcome, Token
-from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
@@ -39,6 +38,7 @@ from ottla.protocol.errors import (
     UnknownMemberId,
     UnreleasedInstanceId,
 )
+from ottla.zookeeper.frozen_classes import frozen, replace
 
 if TYPE_CHECKING:
     from ottla.broker.groups.consumer.stored_group import StoredConsumerGroup

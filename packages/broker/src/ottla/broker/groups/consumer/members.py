@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from ottla.broker.groups.kinds import KindRecord, tombstones_of_member
-from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.stored_groups import (
     AssignedTopicPartitions,
     ClassicMemberMetadata,
@@ -27,6 +26,7 @@ from ottla.protocol.stored_groups import (
     ConsumerGroupTargetAssignmentMetadataValue,
     TopicPartition,
 )
+from ottla.zookeeper.frozen_classes import frozen, replace
 
 if TYPE_CHECKING:
     from ottla.broker.groups.assigned.assignors import Assignment

@@ -22,8 +22,8 @@ from ottla.broker.groups.consumer.members import (
     PartitionEpochs,
     moved_to,
 )
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import FencedMemberEpoch
+from ottla.zookeeper.frozen_classes import frozen
 
 
 @frozen(kw_only=True)

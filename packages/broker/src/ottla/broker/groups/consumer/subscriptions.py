@@ -15,8 +15,8 @@ from ottla.broker.groups.consumer.members import (
     member_record,
 )
 from ottla.broker.groups.kinds import KindRecord, StepOutcome, Work
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.stored_groups import ConsumerGroupPartitionMetadataKey
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from ottla.broker.groups.consumer.stored_group import StoredConsumerGroup

@@ -23,8 +23,8 @@ from ottla.broker.groups.kinds import KINDS, GroupKind, NewGroup
 from ottla.broker.groups.offsets.offset_requests import OffsetRequests
 from ottla.broker.groups.offsets.partition_state import HostedGroup
 from ottla.broker.runtime.background_tasks import BackgroundTasks
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode, GroupIdNotFound, GroupMaxSizeReached, KafkaError, error_for
+from ottla.zookeeper.frozen_classes import replace
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache

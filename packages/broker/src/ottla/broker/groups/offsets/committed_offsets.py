@@ -8,8 +8,8 @@ from uuid import UUID
 
 from ottla.broker.cluster.metadata import NO_ID
 from ottla.broker.groups.kinds import ExpiryRule
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import frozen
 
 NO_OFFSET: Final = -1
 NO_LEADER_EPOCH: Final = -1

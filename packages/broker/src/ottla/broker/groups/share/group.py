@@ -49,7 +49,6 @@ from ottla.broker.groups.share.members import (
     target_record,
 )
 from ottla.broker.groups.share.target_assignments import Coverage, changed_targets
-from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.broker.runtime.loop_budget import LONG, SLICE, at_once
 from ottla.protocol import stored_groups as stored
 from ottla.protocol.errors import (
@@ -59,6 +58,7 @@ from ottla.protocol.errors import (
     NonEmptyGroup,
     UnknownMemberId,
 )
+from ottla.zookeeper.frozen_classes import frozen, replace
 
 if TYPE_CHECKING:
     from ottla.broker.groups.kinds import GroupSurroundings

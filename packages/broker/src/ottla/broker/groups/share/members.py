@@ -8,8 +8,8 @@ from uuid import UUID
 
 from ottla.broker.groups.kinds import KindRecord, tombstones_of_member
 from ottla.broker.groups.share.assignor import Assignment
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol import stored_groups as stored
+from ottla.zookeeper.frozen_classes import frozen
 
 NOTHING: Final[Assignment] = {}
 

@@ -9,8 +9,8 @@ from typing import Any
 from ottla.broker.coordinators.timers import Deadlines
 from ottla.broker.groups.streams.tasks import Tasks
 from ottla.broker.groups.streams.topology import InternalTopic
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
+from ottla.zookeeper.frozen_classes import frozen
 
 
 class Wait(StrEnum):

@@ -44,10 +44,10 @@ from ottla.broker.groups.streams.settings import StreamsSettings, Topics, settin
 from ottla.broker.groups.streams.state import StreamsGroupData, StreamsGroupState
 from ottla.broker.groups.streams.target_assignment import assign, changed_targets, may_assign
 from ottla.broker.groups.streams.tasks import NOTHING_HELD, ActiveTasks, HeldTasks
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.broker.runtime.loop_budget import SLICE
 from ottla.protocol.errors import ErrorCode, GroupIdNotFound, UnknownMemberId
 from ottla.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
+from ottla.zookeeper.frozen_classes import replace
 
 if TYPE_CHECKING:
     from ottla.broker.groups.kinds import GroupSurroundings

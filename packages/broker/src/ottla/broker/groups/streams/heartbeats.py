@@ -47,7 +47,6 @@ from ottla.broker.groups.streams.topic_configuration import (
     configure,
 )
 from ottla.broker.groups.streams.topology import UNKNOWN_EPOCH, Topology, received
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
@@ -60,6 +59,7 @@ from ottla.protocol.errors import (
 from ottla.protocol.messages import streams_groups
 from ottla.protocol.messages.streams_group_describe import TaskIds
 from ottla.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
+from ottla.zookeeper.frozen_classes import replace
 
 log = logging.getLogger(__name__)
 

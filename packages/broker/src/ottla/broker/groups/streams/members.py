@@ -26,8 +26,8 @@ from ottla.broker.groups.streams.tasks import (
     grouped,
     grouped_active,
 )
-from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.errors import FencedMemberEpoch
+from ottla.zookeeper.frozen_classes import frozen, replace
 
 LEAVE_GROUP_EPOCH: Final = -1
 LEAVE_GROUP_STATIC_EPOCH: Final = -2

@@ -9,7 +9,6 @@ from ottla.broker.groups.kinds import KindRecord, tombstones_of_member
 from ottla.broker.groups.streams.members import Endpoint, MemberState, StreamsMember
 from ottla.broker.groups.streams.tasks import ActiveTasks, HeldTasks, Tasks, TaskSets, task_sets
 from ottla.broker.groups.streams.topology import Topology, restored, stored
-from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.messages.streams_group_describe import Endpoint as StoredEndpoint
 from ottla.protocol.messages.streams_group_describe import KeyValue, TaskIds
 from ottla.protocol.stored_groups import (
@@ -27,6 +26,7 @@ from ottla.protocol.stored_groups import (
     StreamsGroupTopologyKey,
     StreamsGroupTopologyValue,
 )
+from ottla.zookeeper.frozen_classes import frozen, replace
 
 V = TypeVar("V")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.groups.assigned.topics import GroupTopics
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.config_definition import MAX_INT, MAX_LONG
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache

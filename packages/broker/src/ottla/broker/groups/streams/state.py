@@ -30,7 +30,6 @@ from ottla.broker.groups.streams.sticky_assignor import TaskOffsets
 from ottla.broker.groups.streams.tasks import Tasks
 from ottla.broker.groups.streams.topic_configuration import ConfiguredTopology
 from ottla.broker.groups.streams.topology import UNKNOWN_EPOCH, Topology
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import InvalidRequest
 from ottla.protocol.messages.streams_group_describe import TaskOffset
 from ottla.protocol.messages.streams_groups import EndpointToPartitions
@@ -48,6 +47,7 @@ from ottla.protocol.stored_groups import (
     StreamsGroupTopologyKey,
     StreamsGroupTopologyValue,
 )
+from ottla.zookeeper.frozen_classes import frozen
 
 FIRST_EPOCH: Final = 1
 """The group epoch and the assignment epoch of a group that no member has joined yet."""

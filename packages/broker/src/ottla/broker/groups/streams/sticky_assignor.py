@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ottla.broker.groups.streams.java_collections import BinaryHeap, computed_map_order, hash_map_order
 from ottla.broker.groups.streams.tasks import NO_SETS, TaskId, Tasks, TaskSets
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.loop_budget import SLICE
+from ottla.zookeeper.frozen_classes import frozen
 
 TaskOffsets: TypeAlias = Mapping[str, Mapping[int, int]]
 """Offsets by subtopology id and partition: the sum over the changelogs of the task."""

@@ -14,8 +14,8 @@ from ottla.broker.groups.streams.settings import StreamsSettings
 from ottla.broker.groups.streams.state import NO_MEMBER_OFFSETS, StreamsGroupData
 from ottla.broker.groups.streams.tasks import NO_TASKS, Tasks, without_epochs
 from ottla.broker.groups.streams.topic_configuration import ConfiguredTopology
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.loop_budget import LONG, at_once, slices
+from ottla.zookeeper.frozen_classes import frozen
 
 MANY_TASKS: Final = 1_000
 """Tasks from which on an assignment is made in steps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from ottla.broker.runtime.frozen_classes import frozen
+from ottla.zookeeper.frozen_classes import frozen
 
 TaskSets: TypeAlias = Mapping[str, frozenset[int]]
 """Partitions by subtopology id, without subtopologies that have none."""

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 
 from ottla.broker.groups.streams.java_collections import hash_map_order
 from ottla.broker.groups.streams.topology import InternalTopic, Subtopology, Topology
-from ottla.broker.runtime.frozen_classes import frozen, replace
 from ottla.protocol.errors import StreamsInvalidTopology
+from ottla.zookeeper.frozen_classes import frozen, replace
 
 PartitionCount: TypeAlias = Callable[[str], "int | None"]
 """Returns how many partitions a topic of the cluster has; None without one."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from ottla.broker.groups.streams.java_collections import hash_map_order
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import InvalidRequest, StreamsInvalidTopology
 from ottla.protocol.messages import streams_group_describe, streams_groups
+from ottla.zookeeper.frozen_classes import frozen
 
 UNKNOWN_EPOCH: Final = -1
 """The epoch where there is no topology, or none whose topics are as it needs them."""

@@ -18,7 +18,6 @@ from ottla.broker.log.files.checkpoints import (
 )
 from ottla.broker.log.files.file_system import Files, write_atomically
 from ottla.broker.log.files.file_system import Lock as FileLock
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import KafkaStorageError, LogDirNotFound
 from ottla.protocol.storage import CorruptStorage
 from ottla.protocol.storage.checkpoints import (
@@ -29,6 +28,7 @@ from ottla.protocol.storage.checkpoints import (
 )
 from ottla.protocol.storage.segments import CLEAN_SHUTDOWN_FILE, LOCK_FILE
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from ottla.broker.log.log import Log

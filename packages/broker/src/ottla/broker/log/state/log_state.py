@@ -41,10 +41,10 @@ from ottla.broker.log.state.outcomes import (
 )
 from ottla.broker.log.state.producer_state import ProducerStates
 from ottla.broker.log.state.unsynced import FlushPlan, Unsynced
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.protocol.errors import KafkaStorageError
 from ottla.protocol.storage.checkpoints import EpochStart
 from ottla.protocol.topics import TopicPartition
+from ottla.zookeeper.frozen_classes import frozen
 
 log = logging.getLogger(__name__)
 

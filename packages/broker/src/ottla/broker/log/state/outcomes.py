@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from ottla.broker.runtime.frozen_classes import frozen
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.security.sasl.oauthbearer import ClaimRules, Claims, InvalidToken, unverified_claims
 from ottla.client.errors import AuthenticationFailed
 from ottla.client.oauth_tokens import AFTER_FAILURE_MS, RefreshRules, TokenUnavailable
+from ottla.zookeeper.frozen_classes import frozen
 
 if TYPE_CHECKING:
     from ottla.broker.runtime.environment import Environment

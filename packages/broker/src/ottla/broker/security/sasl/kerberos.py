@@ -13,9 +13,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
 
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.security.principal_mapping import LocalNames, NoRuleApplies
 from ottla.broker.security.sasl.mechanisms import Identity, LoginInterrupted, MalformedToken
+from ottla.zookeeper.frozen_classes import frozen
 
 T = TypeVar("T")
 

@@ -18,7 +18,6 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.security.principal import Principal
 from ottla.broker.security.sasl.mechanisms import (
@@ -37,6 +36,7 @@ from ottla.protocol.errors import (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanism,
 )
+from ottla.zookeeper.frozen_classes import frozen
 
 MIN_REAUTH_INTERVAL_MS: Final = 1_000
 """Logins of one connection that begin faster after each other are refused, as in Kafka."""

@@ -7,9 +7,9 @@ import hmac
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.client.jaas import LoginModule
 from ottla.protocol.errors import SaslAuthenticationFailed
+from ottla.zookeeper.frozen_classes import frozen
 
 _USER_PREFIX: Final = "user_"
 

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.security.sasl.mechanisms import Identity, MalformedToken, TokenRefused
 from ottla.protocol.errors import SaslAuthenticationFailed
+from ottla.zookeeper.frozen_classes import frozen
 
 MAX_TOKEN_BYTES: Final = 65_536
 """A longer token is refused before anything of it is read."""

@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ottla.broker.runtime.frozen_classes import frozen
 from ottla.broker.security.sasl.mechanisms import Identity, MalformedToken, check_authorization_id
+from ottla.zookeeper.frozen_classes import frozen
 
 MAX_ITERATIONS: Final = 16_384
 """The most iterations that AlterUserScramCredentials accepts, as in Kafka."""
