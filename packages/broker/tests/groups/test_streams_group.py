@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from ottla.broker.groups.streams.state import StreamsGroupState
@@ -17,6 +15,7 @@ from ottla.broker.groups.streams.testing import (
     counting,
     joined,
     settle,
+    settled,
     stateless,
 )
 from ottla.broker.groups.streams.topic_configuration import StatusCode
@@ -39,21 +38,13 @@ WITH_TOPICS = {"words": 2, "app-by-word-repartition": 2, "app-counts-changelog":
 ALL_TASKS = {TaskId(name, number) for name in ("0", "1") for number in range(2)}
 
 
-def members_of(driver: StreamsDriver, *names: str, **fields: Any) -> list[SimulatedMember]:
-    members = [SimulatedMember(driver, name, **fields) for name in names]
-    for member in members:
-        member.join()
-    settle(members)
-    return members
-
-
 # ---- tasks
 
 
 def test_the_first_member_gets_every_task() -> None:
     driver = StreamsDriver(WITH_TOPICS)
 
-    (member,) = members_of(driver, "a")
+    (member,) = settled(driver, "a")
 
     assert member.active == ALL_TASKS
     assert driver.group.state is StreamsGroupState.STABLE
@@ -62,7 +53,7 @@ def test_the_first_member_gets_every_task() -> None:
 
 def test_a_second_member_gets_tasks_once_the_first_has_given_them_up() -> None:
     driver = StreamsDriver(WITH_TOPICS)
-    (first,) = members_of(driver, "a")
+    (first,) = settled(driver, "a")
     second = SimulatedMember(driver, "b")
 
     second.join()
@@ -84,7 +75,7 @@ def test_a_second_member_gets_tasks_once_the_first_has_given_them_up() -> None:
 def test_standby_tasks_go_to_another_process() -> None:
     driver = StreamsDriver(WITH_TOPICS, group_streams_num_standby_replicas="1")
 
-    first, second = members_of(driver, "a", "b")
+    first, second = settled(driver, "a", "b")
 
     of_state = {TaskId("1", 0), TaskId("1", 1)}
     assert first.standby == of_state - first.active
@@ -93,7 +84,7 @@ def test_standby_tasks_go_to_another_process() -> None:
 
 def test_a_change_of_the_standby_replicas_makes_a_new_assignment() -> None:
     driver = StreamsDriver(WITH_TOPICS)
-    members = members_of(driver, "a", "b")
+    members = settled(driver, "a", "b")
     epoch = driver.group.data.facts.epoch
 
     driver.own_settings["streams.num.standby.replicas"] = "1"
@@ -105,7 +96,7 @@ def test_a_change_of_the_standby_replicas_makes_a_new_assignment() -> None:
 
 def test_a_silent_member_is_removed_and_its_tasks_move() -> None:
     driver = StreamsDriver(WITH_TOPICS)
-    first, _ = members_of(driver, "a", "b")
+    first, _ = settled(driver, "a", "b")
 
     driver.wait(SESSION_MS - 1)
     first.beat()
@@ -119,7 +110,7 @@ def test_a_silent_member_is_removed_and_its_tasks_move() -> None:
 def test_a_member_that_does_not_give_tasks_up_is_removed() -> None:
     driver = StreamsDriver(WITH_TOPICS, group_streams_max_session_timeout_ms="600000")
     driver.own_settings["streams.session.timeout.ms"] = "600000"
-    first = members_of(driver, "a")[0]
+    first = settled(driver, "a")[0]
     second = SimulatedMember(driver, "b")
     second.join()
     driver.heartbeat("a", first.epoch)
@@ -134,7 +125,7 @@ def test_a_member_that_does_not_give_tasks_up_is_removed() -> None:
 
 def test_the_first_assignment_waits_for_more_members() -> None:
     driver = StreamsDriver(WITH_TOPICS, group_streams_initial_rebalance_delay_ms="3000")
-    first, second = members_of(driver, "a", "b")
+    first, second = settled(driver, "a", "b")
     assert first.status == [StatusCode.ASSIGNMENT_DELAYED]
     assert (first.epoch, first.active) == (1, frozenset())
 
@@ -147,7 +138,7 @@ def test_the_first_assignment_waits_for_more_members() -> None:
 
 def test_assignments_have_an_interval() -> None:
     driver = StreamsDriver(WITH_TOPICS, group_streams_assignment_interval_ms="1000")
-    first = members_of(driver, "a")[0]
+    first = settled(driver, "a")[0]
     second = SimulatedMember(driver, "b")
 
     second.join()
@@ -158,28 +149,12 @@ def test_assignments_have_an_interval() -> None:
     assert len(second.active) == 2
 
 
-def test_a_large_assignment_is_work_of_its_own() -> None:
-    driver = StreamsDriver({"words": 5_000})
-    driver.holds_work = True
-    member = SimulatedMember(driver, "a", stateless())
-    member.join()
-    member.beat()
-    assert member.status == [StatusCode.ASSIGNMENT_DELAYED]
-    assert len(driver.work) == 1
-
-    driver.holds_work = False
-    settle([member], rounds=2)
-    member.beat()
-
-    assert len(member.active) == 5_000
-
-
 # ---- topics
 
 
 def test_missing_source_topics_are_said_and_awaited() -> None:
     driver = StreamsDriver({})
-    (member,) = members_of(driver, "a", topology=stateless())
+    (member,) = settled(driver, "a", topology=stateless())
     assert member.status == [StatusCode.MISSING_SOURCE_TOPICS]
     assert driver.group.state is StreamsGroupState.NOT_READY
 
@@ -192,7 +167,7 @@ def test_missing_source_topics_are_said_and_awaited() -> None:
 
 def test_missing_internal_topics_are_to_be_created_with_the_partitions_of_the_source() -> None:
     driver = StreamsDriver({"words": 2})
-    (member,) = members_of(driver, "a")
+    (member,) = settled(driver, "a")
 
     assert member.status == [StatusCode.MISSING_INTERNAL_TOPICS]
     assert {name: topic.partitions for name, topic in member.last.missing_topics.items()} == {
@@ -208,14 +183,14 @@ def test_missing_internal_topics_are_to_be_created_with_the_partitions_of_the_so
 def test_topics_that_are_joined_must_have_equally_many_partitions() -> None:
     driver = StreamsDriver({"left": 2, "right": 3})
 
-    (member,) = members_of(driver, "a", topology=joined(0, "left", "right"))
+    (member,) = settled(driver, "a", topology=joined(0, "left", "right"))
 
     assert member.status == [StatusCode.INCORRECTLY_PARTITIONED_TOPICS]
 
 
 def test_a_topic_that_grows_makes_a_new_assignment() -> None:
     driver = StreamsDriver({"words": 2})
-    (member,) = members_of(driver, "a", topology=stateless())
+    (member,) = settled(driver, "a", topology=stateless())
 
     driver.publish({"words": 4})
     settle([member])
@@ -259,7 +234,7 @@ def test_a_topology_that_cannot_be_is_refused(topology: Topology) -> None:
 
 def test_a_topology_is_fixed_and_an_older_one_is_stale() -> None:
     driver = StreamsDriver(WITH_TOPICS)
-    members_of(driver, "a", topology=counting(3))
+    settled(driver, "a", topology=counting(3))
 
     with pytest.raises(InvalidRequest):
         SimulatedMember(driver, "b", stateless(epoch=3)).join()
@@ -273,7 +248,7 @@ def test_a_topology_is_fixed_and_an_older_one_is_stale() -> None:
 
 def test_tasks_that_do_not_exist_are_refused() -> None:
     driver = StreamsDriver(WITH_TOPICS)
-    (member,) = members_of(driver, "a")
+    (member,) = settled(driver, "a")
 
     for tasks in (TaskIds(subtopology_id="9", partitions=[0]), TaskIds(subtopology_id="0", partitions=[2])):
         with pytest.raises(InvalidRequest):
@@ -285,7 +260,7 @@ def test_tasks_that_do_not_exist_are_refused() -> None:
 
 def test_an_epoch_that_is_not_the_members_is_fenced() -> None:
     driver = StreamsDriver(WITH_TOPICS)
-    (member,) = members_of(driver, "a")
+    (member,) = settled(driver, "a")
 
     for epoch in (member.epoch + 1, member.epoch - 1, 2**31 - 1):
         with pytest.raises(FencedMemberEpoch):
@@ -294,7 +269,7 @@ def test_an_epoch_that_is_not_the_members_is_fenced() -> None:
 
 def test_a_member_whose_answer_was_lost_may_repeat_its_epoch() -> None:
     driver = StreamsDriver(WITH_TOPICS)
-    first, second = members_of(driver, "a", "b")
+    first, second = settled(driver, "a", "b")
     settle([first, second])
     before = driver.group.data.members["a"].previous_epoch
     assert before < first.epoch
@@ -306,7 +281,7 @@ def test_a_member_whose_answer_was_lost_may_repeat_its_epoch() -> None:
 
 def test_a_full_group_takes_no_more_members() -> None:
     driver = StreamsDriver(WITH_TOPICS, group_streams_max_size="1")
-    (member,) = members_of(driver, "a")
+    (member,) = settled(driver, "a")
 
     with pytest.raises(GroupMaxSizeReached):
         SimulatedMember(driver, "b").join()
@@ -327,7 +302,7 @@ def test_a_group_that_nobody_joined_is_not_there() -> None:
 
 def test_a_group_whose_members_have_left_is_empty_and_may_be_deleted() -> None:
     driver = StreamsDriver(WITH_TOPICS)
-    members_of(driver, "a", "b")
+    settled(driver, "a", "b")
 
     driver.leave("a")
     driver.leave("b")
@@ -373,14 +348,14 @@ def test_an_instance_has_one_member_at_a_time() -> None:
 
 def test_a_shutdown_reaches_every_member_until_the_group_is_empty() -> None:
     driver = StreamsDriver(WITH_TOPICS)
-    first, second = members_of(driver, "a", "b")
+    first, second = settled(driver, "a", "b")
 
     first.beat(shutdown_application=True)
     second.beat()
     assert second.status == [StatusCode.SHUTDOWN_APPLICATION]
     driver.leave("a")
     driver.leave("b")
-    (third,) = members_of(driver, "c")
+    (third,) = settled(driver, "c")
 
     assert third.status == []
 
@@ -424,7 +399,7 @@ def test_endpoints_are_sent_to_members_that_do_not_know_them() -> None:
 
 def test_a_task_may_be_reported_once() -> None:
     driver = StreamsDriver(WITH_TOPICS)
-    (member,) = members_of(driver, "a")
+    (member,) = settled(driver, "a")
     offset = TaskOffset(subtopology_id="1", partition=0, offset=5)
 
     member.beat(task_offsets=[offset])
@@ -439,7 +414,7 @@ def test_a_task_may_be_reported_once() -> None:
 
 def test_commits_are_fenced_by_the_epoch_in_which_the_task_was_assigned() -> None:
     driver = StreamsDriver(WITH_TOPICS)
-    first = members_of(driver, "a")[0]
+    first = settled(driver, "a")[0]
     old = first.epoch
     members = [first, *(SimulatedMember(driver, name) for name in ("b",))]
     members[1].join()
@@ -470,23 +445,3 @@ def test_commits_are_fenced_by_the_epoch_in_which_the_task_was_assigned() -> Non
     assert group.check_fetch("a", first.epoch) is ErrorCode.NONE
     assert group.check_fetch("a", old) is ErrorCode.STALE_MEMBER_EPOCH
     assert group.check_fetch(None, -1) is ErrorCode.NONE
-
-
-# ---- the log
-
-
-def test_a_refused_write_leaves_the_group_as_it_was() -> None:
-    driver = StreamsDriver({"words": 2})
-    members_of(driver, "a", topology=stateless())
-    driver.publish({"words": 3})
-
-    driver.refuses_writes = True
-    driver.wait(SESSION_MS - 1)
-    driver.heartbeat("a", driver.group.data.members["a"].epoch)
-    assert_same(driver.group, driver.replayed())
-    driver.wait(SESSION_MS)
-    assert list(driver.group.data.members) == ["a"], "its removal could not be written"
-    driver.refuses_writes = False
-    driver.wait(2_000)
-
-    assert driver.group.is_empty

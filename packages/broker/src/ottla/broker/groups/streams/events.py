@@ -56,7 +56,11 @@ class Leave:
 
 @frozen
 class AssignmentPart:
-    """The targets of some members, of an assignment that was made in steps; the last part has its epoch."""
+    """The targets of some members, of an assignment that was made in steps; the last part has its epoch.
+
+    `number` tells the assignments of a group apart that were begun.
+    """
 
     tasks: Mapping[str, Tasks]
+    number: int
     epoch: int | None = None

@@ -48,6 +48,10 @@ from ottla.broker.runtime.loop_budget import SLICE
 from ottla.protocol.errors import ErrorCode, GroupIdNotFound, UnknownMemberId
 from ottla.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
 from ottla.zookeeper.frozen_classes import replace
+from ottla.protocol.stored_groups import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupMemberMetadataKey,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.groups.kinds import GroupSurroundings
@@ -205,8 +209,19 @@ class StreamsGroup:
     # ---- changing
 
     def replay(self, record: KindRecord) -> None:
-        """Apply one record of the log."""
+        """Apply one record of the log, which ends the deadlines that it makes void.
+
+        A step ends none: the log may refuse its records, and the member is as it was.
+        """
         self.data.replay(record)
+        match record.key:
+            case StreamsGroupMemberMetadataKey(member_id=member_id) if record.value is None:
+                for wait in (Wait.SESSION, Wait.REBALANCE):
+                    self._deadlines.cancel((wait, member_id))
+            case StreamsGroupCurrentMemberAssignmentKey(member_id=member_id):
+                member = self.data.members.get(member_id)
+                if member is None or not _still_revokes(member):
+                    self._deadlines.cancel((Wait.REBALANCE, member_id))
 
     def step(self, event: Any, now_ms: float, wall_ms: int) -> StepOutcome:
         """Process one event, and return what the caller must do. Raises KafkaError to refuse a request."""
@@ -226,7 +241,7 @@ class StreamsGroup:
             case AssignmentPart():
                 self._assigned(event, wall_ms, outcome)
             case WorkFailed():
-                self.data.is_assigning = False
+                self.data.assigning = None
             case _:  # the group is not hosted here any more
                 self._deadlines = Deadlines()
         return outcome
@@ -286,11 +301,10 @@ class StreamsGroup:
         group = self.data
         for member in members:
             outcome.records += member_tombstones(self.group_id, member.id)
-            for wait in (Wait.SESSION, Wait.REBALANCE):
-                self._deadlines.cancel((wait, member.id))
         facts = replace(group.facts, epoch=group.facts.epoch + len(members))
         outcome.records.append(group_record(self.group_id, facts))
         if len(members) == len(group.members):
+            group.assigning = None
             outcome.records.append(assignment_record(self.group_id, facts.epoch, 0))
 
     # ---- deadlines, loading and unloading
@@ -320,7 +334,7 @@ class StreamsGroup:
             group.members
             and group.configured is not None
             and group.facts.epoch > group.assignment_epoch
-            and not group.is_assigning
+            and group.assigning is None
             and may_assign(group, settings, wall_ms)
         ):
             epoch = group.facts.epoch
@@ -336,17 +350,21 @@ class StreamsGroup:
             )
 
     def _assigned(self, part: AssignmentPart, wall_ms: int, outcome: StepOutcome) -> None:
-        """Write a part of an assignment that was made in steps; members that have left need no task."""
+        """Write a part of an assignment that was made in steps; members that have left need no task.
+
+        One is void that another has followed, or that everyone has left.
+        """
         group = self.data
+        if part.number != group.assigning:
+            return
         made = {member_id: tasks for member_id, tasks in part.tasks.items() if member_id in group.members}
         outcome.records += changed_targets(self.group_id, made, group.target)
         if part.epoch is not None:
-            group.is_assigning = False
-            if group.members:
-                outcome.records.append(assignment_record(self.group_id, part.epoch, wall_ms))
+            group.assigning = None
+            outcome.records.append(assignment_record(self.group_id, part.epoch, wall_ms))
 
     def _not_written(self, fired: Iterable[tuple[Wait, str]], now_ms: float) -> None:
-        self.data.topics_are_known = self.data.is_assigning = False
+        self.data.topics_are_known, self.data.assigning = False, None
         for key in fired:
             self._deadlines.set(key, now_ms + RETRY_MS)
 

@@ -13,7 +13,6 @@ Nothing of the group that is stored changes here: the records are replayed once 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from typing import Any, Final
 
 from ottla.broker.groups.kinds import StepOutcome
@@ -39,7 +38,7 @@ from ottla.broker.groups.streams.records import (
 from ottla.broker.groups.streams.settings import StreamsSettings, Topics
 from ottla.broker.groups.streams.state import NO_MEMBER_OFFSETS, MemberOffsets, StreamsGroupData, reported
 from ottla.broker.groups.streams.target_assignment import TargetAssignment, assign, may_assign
-from ottla.broker.groups.streams.tasks import NO_TASKS, HeldTasks, Tasks, TaskSets, task_sets, without_epochs
+from ottla.broker.groups.streams.tasks import NO_TASKS, HeldTasks, Tasks, has_all, task_sets, without_epochs
 from ottla.broker.groups.streams.topic_configuration import (
     ConfiguredTopology,
     Status,
@@ -57,7 +56,6 @@ from ottla.protocol.errors import (
     UnreleasedInstanceId,
 )
 from ottla.protocol.messages import streams_groups
-from ottla.protocol.messages.streams_group_describe import TaskIds
 from ottla.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
 from ottla.zookeeper.frozen_classes import replace
 
@@ -196,6 +194,7 @@ class HeartbeatStep:
         member = replace(known, id=self._request.member_id, epoch=0, previous_epoch=0)
         if known.id != member.id:
             self._replaced = known
+            self._group.assigning = None  # what is being made is for the earlier member
         records += member_tombstones(group_id, known.id)
         records.append(member_record(group_id, member))
         records.append(target_record(group_id, member.id, self._group.target.get(known.id, NO_TASKS)))
@@ -214,9 +213,9 @@ class HeartbeatStep:
         if self._joins or request.member_epoch == member.epoch:
             return
         if request.member_epoch != member.previous_epoch or not (
-            _are_contained(request.active_tasks, without_epochs(member.assigned.active))
-            and _are_contained(request.standby_tasks, member.assigned.standby)
-            and _are_contained(request.warmup_tasks, member.assigned.warmup)
+            has_all(without_epochs(member.assigned.active), request.active_tasks)
+            and has_all(member.assigned.standby, request.standby_tasks)
+            and has_all(member.assigned.warmup, request.warmup_tasks)
         ):
             raise FencedMemberEpoch(_fenced("smaller", request.member_epoch, member.epoch))
 
@@ -360,7 +359,7 @@ class HeartbeatStep:
             return TargetAssignment(self._group.assignment_epoch, target)
         made = (
             None
-            if self._group.is_assigning
+            if self._group.assigning is not None
             else assign(
                 self._group,
                 facts.epoch,
@@ -389,11 +388,8 @@ class HeartbeatStep:
         if after == member:
             return member
         self._outcome.records.append(current_record(self._group.group_id, after))
-        key = (Wait.REBALANCE, after.id)
         if after.state is MemberState.UNREVOKED_TASKS:
-            self._deadlines.set(key, self._now_ms + after.rebalance_timeout_ms)
-        else:
-            self._deadlines.cancel(key)
+            self._deadlines.set((Wait.REBALANCE, after.id), self._now_ms + after.rebalance_timeout_ms)
         return after
 
     def _owned(self) -> Tasks | None:
@@ -405,6 +401,15 @@ class HeartbeatStep:
         )
 
     # ---- the response
+
+    def _misses_tasks(self, after: StreamsMember) -> bool:
+        """Return whether the member reports others than its tasks, as one whose last answer was lost.
+
+        Clients report their tasks after a failure. Kafka does not show the tasks again: a new one would run
+        nowhere until the next assignment, and one to be given up would cost the member its place.
+        """
+        owned = self._owned()
+        return owned is not None and not owned.are_those_of(after.assigned)
 
     def _response(self, before: StreamsMember, after: StreamsMember) -> StreamsGroupHeartbeatResponse:
         group = self._group
@@ -418,7 +423,7 @@ class HeartbeatStep:
         )
         tasks_changed = before.assigned != after.assigned
         endpoint_changed = before.user_endpoint != after.user_endpoint
-        if self._joins or tasks_changed:
+        if self._joins or tasks_changed or self._misses_tasks(after):
             _put_tasks(response, after.assigned)
         if self._joins or tasks_changed or endpoint_changed:
             group.endpoints.pop(after.id, None)
@@ -483,13 +488,6 @@ def _fenced(word: str, received_epoch: int, known_epoch: int) -> str:
     return (
         f"The streams group member has a {word} member epoch ({received_epoch}) than the one known by the "
         f"group coordinator ({known_epoch}). The member must abandon all its partitions and rejoin."
-    )
-
-
-def _are_contained(named: Iterable[TaskIds] | None, sets: TaskSets) -> bool:
-    return named is not None and all(
-        tasks.subtopology_id in sets and sets[tasks.subtopology_id].issuperset(tasks.partitions)
-        for tasks in named
     )
 
 

@@ -117,8 +117,9 @@ class StreamsGroupData:
         """The tasks that members with an endpoint answer queries for, by member id, as far as known."""
         self.topics_are_known = False
         """Whether the topics have not changed since they were last compared."""
-        self.is_assigning = False
-        """Whether a target assignment is being made that takes more than a turn of the loop."""
+        self.assigning: int | None = None
+        """The number of the target assignment that is being made in more than a turn of the loop."""
+        self._assignments_begun = 0
 
     # ---- reading
 
@@ -144,6 +145,12 @@ class StreamsGroupData:
         """Return the member of a static instance, or None."""
         member_id = self.static_members.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
+
+    def begin_assignment(self) -> int:
+        """Number a target assignment that is made in more than a turn of the loop; another one is void."""
+        self._assignments_begun += 1
+        self.assigning = self._assignments_begun
+        return self.assigning
 
     def configure(self, configured: ConfiguredTopology) -> None:
         """Take over the topology as the topics of the cluster allow it."""

@@ -61,8 +61,9 @@ def assign(
         steps = _steps(group, dict(members), subtopologies, settings.standby_replicas)
         tasks = sum(part.tasks for part in subtopologies.values())
         if len(members) > LONG or tasks * (1 + settings.standby_replicas) > MANY_TASKS:
-            group.is_assigning = True
-            outcome.work.append(Work("assign-tasks", lambda: steps, lambda made: _in_parts(made, epoch)))
+            number = group.begin_assignment()
+            work = Work("assign-tasks", lambda: steps, lambda made: _in_parts(made, number, epoch))
+            outcome.work.append(work)
             return None
         made = at_once(steps)
     outcome.records += changed_targets(group.group_id, made, target)
@@ -95,10 +96,10 @@ def changed_targets(
     ]
 
 
-def _in_parts(made: Mapping[str, Tasks], epoch: int) -> Iterator[AssignmentPart]:
+def _in_parts(made: Mapping[str, Tasks], number: int, epoch: int) -> Iterator[AssignmentPart]:
     for some in slices(made.items()):
-        yield AssignmentPart(dict(some))
-    yield AssignmentPart({}, epoch)
+        yield AssignmentPart(dict(some), number)
+    yield AssignmentPart({}, number, epoch)
 
 
 def _assigned_member(group: StreamsGroupData, member: StreamsMember) -> sticky_assignor.AssignedMember:

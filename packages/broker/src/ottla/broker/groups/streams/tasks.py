@@ -100,6 +100,14 @@ def task_sets(named: Iterable[NamedTasks]) -> TaskSets:
     return sets
 
 
+def has_all(sets: TaskSets, named: Iterable[NamedTasks] | None) -> bool:
+    """Return whether `sets` have all tasks that a message names; false where it does not say."""
+    return named is not None and all(
+        tasks.subtopology_id in sets and sets[tasks.subtopology_id].issuperset(tasks.partitions)
+        for tasks in named
+    )
+
+
 def without_epochs(active: ActiveTasks) -> TaskSets:
     """Return active tasks without the epochs of their assignment."""
     return {name: frozenset(epochs) for name, epochs in active.items()}

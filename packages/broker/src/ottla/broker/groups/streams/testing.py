@@ -12,6 +12,7 @@ from ottla.broker.groups.kinds import GroupLimits, GroupSurroundings, NotWritten
 from ottla.broker.groups.streams.events import Heartbeat, HeartbeatResult, Leave
 from ottla.broker.groups.streams.group import StreamsGroup, new_group
 from ottla.broker.groups.streams.records import task_ids
+from ottla.broker.groups.streams.state import StreamsGroupData
 from ottla.broker.groups.streams.tasks import TaskId, each_task, grouped, task_sets
 from ottla.broker.groups.testing import BROKER, FakeTopics
 from ottla.broker.runtime.loop_budget import at_once
@@ -265,8 +266,29 @@ def settle(members: Sequence[SimulatedMember], rounds: int = 6) -> None:
             member.beat()
 
 
+def settled(driver: StreamsDriver, *names: str, **fields: Any) -> list[SimulatedMember]:
+    """Return members that have joined and have their targets."""
+    members = [SimulatedMember(driver, name, **fields) for name in names]
+    for member in members:
+        member.join()
+    settle(members)
+    return members
+
+
+def state_of(group: StreamsGroupData) -> dict[str, Any]:
+    """All that records have made of a group."""
+    return {
+        "facts": group.facts,
+        "topology": group.topology,
+        "members": group.members,
+        "static": group.static_members,
+        "targets": group.target,
+        "assignment": (group.assignment_epoch, group.assignment_timestamp_ms),
+        "is stored": group.is_stored,
+        "holders": vars(group.holders),
+    }
+
+
 def assert_same(group: StreamsGroup, other: StreamsGroup) -> None:
     """Assert that both groups have the same stored state."""
-    for name in ("facts", "topology", "members", "static_members", "target", "assignment_epoch", "is_stored"):
-        assert getattr(group.data, name) == getattr(other.data, name), name
-    assert vars(group.data.holders) == vars(other.data.holders)
+    assert state_of(group.data) == state_of(other.data)
