@@ -488,6 +488,14 @@ def consumer_simulation(session: nox.Session) -> None:
 
 
 @nox.session
+def streams_simulation(session: nox.Session) -> None:
+    """Run the coordinators of a streams group in virtual time (`-- --seeds 1:2000`)."""
+    _install(session, *TESTING)
+    command = ["python", "-m", "simulation.streams_groups", *session.posargs]
+    session.run(*command, env={"PYTHONPATH": str(ROOT / "tests")})
+
+
+@nox.session
 def streams_kills(session: nox.Session) -> None:
     """Kill one of two members that write to SQLite, under load, in fifty rounds (`-- --rounds N`)."""
     _install(session, "psutil", "confluent-kafka")
