@@ -8,15 +8,13 @@ from typing import Any, Final
 from ottla.broker.groups.hosting.hosted_groups import HostedGroups
 from ottla.broker.groups.streams import group as streams_group
 from ottla.broker.groups.streams import heartbeats, members, records, state, sticky_assignor, tasks
-from ottla.broker.groups.streams.members import Holders
-from ottla.zookeeper.frozen_classes import replace
 from ottla.broker.groups.streams import target_assignment as targets
 from ottla.broker.groups.streams.events import Wait
 from ottla.broker.groups.streams.group import StreamsGroup
 from ottla.broker.groups.streams.heartbeats import HeartbeatStep
 from ottla.broker.groups.streams.members import Holders, MemberState
-from ottla.broker.runtime.frozen_classes import replace
 from ottla.protocol.errors import ErrorCode
+from ottla.zookeeper.frozen_classes import replace
 from simulation.mutants import Patch
 
 STREAMS_MUTANTS: Final[dict[str, Callable[[], list[Patch]]]] = {}

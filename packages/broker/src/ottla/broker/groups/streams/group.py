@@ -47,11 +47,11 @@ from ottla.broker.groups.streams.tasks import NOTHING_HELD, ActiveTasks, HeldTas
 from ottla.broker.runtime.loop_budget import SLICE
 from ottla.protocol.errors import ErrorCode, GroupIdNotFound, UnknownMemberId
 from ottla.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
-from ottla.zookeeper.frozen_classes import replace
 from ottla.protocol.stored_groups import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupMemberMetadataKey,
 )
+from ottla.zookeeper.frozen_classes import replace
 
 if TYPE_CHECKING:
     from ottla.broker.groups.kinds import GroupSurroundings
