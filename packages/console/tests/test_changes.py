@@ -1,4 +1,7 @@
-"""Changes: planned, shown, confirmed by a typed name, done on a real broker, and written to the audit log."""
+"""Changes: planned, shown, confirmed by a typed name, done on a real broker, and written to the audit log.
+
+The module has over 500 lines because all changes are tried on the brokers of one console.
+"""
 
 from __future__ import annotations
 

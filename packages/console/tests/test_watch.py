@@ -1,4 +1,7 @@
-"""The history of lag: kept and thinned; trends; the exporter; the collector beside a real broker."""
+"""The history of lag: kept and thinned; trends; the exporter; the collector beside a real broker.
+
+The module has over 500 lines because the trends are judged by histories that the same functions make.
+"""
 
 from __future__ import annotations
 
