@@ -442,6 +442,13 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session
+def librdkafka(session: nox.Session) -> None:
+    """Run librdkafka's own tests against three brokers (`-- --protocol classic`, `-- 0113`); npm and g++."""
+    _install(session, *TESTING, *PEERS)
+    session.run("python", "tests/system/librdkafka_suite.py", *session.posargs)
+
+
+@nox.session
 def cluster_operations(session: nox.Session) -> None:
     """Kill the controller while partitions move, topics go, leaders change (`-- --rounds N --seed S`).
 

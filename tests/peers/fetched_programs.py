@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +51,29 @@ def node_modules(package: str) -> Path:
         _fetch(package, new, "npm", "install", *quiet, "--prefix", ".", package)
         (new / "node_modules").rename(found)
     return found
+
+
+def compiled_package(
+    package: str, source: str, commands: Iterable[Sequence[str]], needs: Mapping[str, str]
+) -> Path:
+    """Compile C sources in the folder `source` of an npm package (NAME@VERSION), which is not installed.
+
+    Returns that folder. `needs` are the compilers, by the Debian packages that bring them.
+    """
+    for tool, debian in {"npm": "npm", **needs}.items():
+        _need(tool, debian)
+    folder = _folder("compiled", package.encode())
+    found, new = folder / "package", folder / "new"
+    if not found.exists():
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        _fetch(package, new, "npm", "pack", "--silent", package)
+        (archive,) = new.glob("*.tgz")
+        shutil.unpack_archive(archive, new, filter="data")
+        for command in commands:
+            _run(new / "package" / source, *command)
+        (new / "package").rename(found)
+    return found / source
 
 
 def python_environment(*requirements: str, python: str = "") -> Path:

