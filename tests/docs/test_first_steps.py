@@ -88,6 +88,7 @@ def test_the_tutorial_of_the_fixture_installs_what_its_tests_import() -> None:
         name
         for block in blocks(FIXTURE_PAGE)
         for name in re.findall(r"^(?:from|import) (\w+)", block.code, re.MULTILINE)
+        if name not in sys.stdlib_module_names
     }
     installed = set(re.findall(r"[\w-]+", FIXTURE.code.partition("--quiet")[2]))
 
