@@ -54,7 +54,7 @@ async def fill(servers: str, topic: str, codec: Any) -> None:
 
 
 async def left_by_java(servers: str, topic: str, group: str, **settings: str) -> list[Letter]:
-    """Let a Java member read a topic; return the letters of its group, by the place of their records."""
+    """Read a topic by a Java member; return the letters of its group, by the place of their records."""
     name = f"dlq.{group}"
     own = {
         "share.auto.offset.reset": "earliest",

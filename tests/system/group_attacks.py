@@ -129,7 +129,7 @@ class Crowd:
             assert all(made.error_code == 0 for made in answer.topics), answer.topics[0]
 
     async def rounds(self, heartbeat: Callable[[int, Any], Message], count: int, rounds: int) -> None:
-        """Let each member heartbeat again and again; a heartbeat is made of the last answer."""
+        """Send heartbeats of each member again and again; a heartbeat is made of the last answer."""
         last: dict[int, Any] = dict.fromkeys(range(count))
 
         async def beat(number: int, link: int) -> Any:

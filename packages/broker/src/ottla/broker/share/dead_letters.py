@@ -57,7 +57,7 @@ FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 30_000
 JITTER: Final = 0.2
 READ_BYTES: Final = 1 << 20
-"""What is read of the log for one batch of letters, but at least one batch of the log."""
+"""The most bytes read of the log for one batch of letters, but at least one batch of the log."""
 AT_ONCE: Final = 16
 """Share partitions whose letters are being written; the memory of each is a read and a batch."""
 CREATION_WAIT_MS: Final = 5_000

@@ -155,7 +155,7 @@ class ShareGroup:
         self._is_covered: bool | None = None
         """Whether all that is initialized and read is a target; None once it may have changed."""
         self._uninitialized: dict[UUID, frozenset[int]] | None = None
-        """What members read whose state has not begun; None once it may have changed."""
+        """Partitions that members read and whose state has not begun; None once it may have changed."""
         self._assigns = False
         """Whether a target assignment is being made in steps."""
         self.initializing: dict[UUID, frozenset[int]] = {}
