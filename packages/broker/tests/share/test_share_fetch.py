@@ -265,19 +265,24 @@ def test_a_leader_that_lost_its_session_reads_the_state_again(broker: BrokerThre
     asyncio.run(story())
 
 
+async def raise_epoch(
+    broker: BrokerThread, led: HostedPartition, by: int = 1, *, is_led: bool = True
+) -> None:
+    """Raise the leader epoch of a partition, of which this broker is the leader or none is."""
+    assert broker.broker is not None
+    replicas, node = broker.broker.services.replicas, broker.broker.broker_id
+    new = Assignment(
+        controller_epoch=replicas.controller_epoch, leader=node if is_led else -1,
+        leader_epoch=led.leader_epoch + by, partition_epoch=led.core.partition_epoch + 1,
+        isr=(node,), replicas=(node,),
+    )  # fmt: skip
+    answers = await replicas.apply([(led.topic_partition, led.log.topic_id, new)])
+    assert answers == {led.topic_partition: ErrorCode.NONE}
+
+
 def test_a_leader_goes_on_in_the_next_epoch_and_reads_the_state_again_after_others(
     broker: BrokerThread,
 ) -> None:
-    async def raise_epoch(led: HostedPartition, by: int) -> None:
-        assert broker.broker is not None
-        replicas, node = broker.broker.services.replicas, broker.broker.broker_id
-        new = Assignment(
-            controller_epoch=replicas.controller_epoch, leader=node, leader_epoch=led.leader_epoch + by,
-            partition_epoch=led.core.partition_epoch + 1, isr=(node,), replicas=(node,),
-        )  # fmt: skip
-        answers = await replicas.apply([(led.topic_partition, led.log.topic_id, new)])
-        assert answers == {led.topic_partition: ErrorCode.NONE}
-
     async def lead(topic_id: UUID) -> list[Acquired]:
         assert broker.broker is not None
         partitions = led_by(broker, lambda: 1)
@@ -286,13 +291,13 @@ def test_a_leader_goes_on_in_the_next_epoch_and_reads_the_state_again_after_othe
         hosted = partitions.find(key, led)
         await acquire(hosted)
 
-        await raise_epoch(led, 1)  # another replica has died
+        await raise_epoch(broker, led)  # another replica has died
 
         assert partitions.find(key, led) is hosted
         assert await acquire(hosted) == []
         await accept(hosted, 0)
 
-        await raise_epoch(led, 2)  # there was another leader
+        await raise_epoch(broker, led, 2)  # there was another leader
 
         assert partitions.find(key, led) is not hosted
         return await acquire(partitions.find(key, led))
@@ -303,6 +308,27 @@ def test_a_leader_goes_on_in_the_next_epoch_and_reads_the_state_again_after_othe
             await produce(broker, "deaths", "a", "b")
             taken = await asyncio.to_thread(broker.call, lead(topic_id), 60)
             assert taken == [Acquired(1, 1, 1)]
+
+    asyncio.run(story())
+
+
+def test_the_leadership_before_an_epoch_without_a_leader_is_over(broker: BrokerThread) -> None:
+    async def lead(topic_id: UUID) -> list[bool]:
+        assert broker.broker is not None
+        led = broker.broker.services.replicas.leader(TopicPartition("pauses", 0))
+        hosted = led_by(broker, lambda: 1).find(SharePartitionKey(GROUP, topic_id, 0), led)
+        await acquire(hosted)
+        found = [hosted.leads()]
+        for is_led in (False, True):
+            await raise_epoch(broker, led, is_led=is_led)
+            found.append(hosted.leads())
+        return found
+
+    async def story() -> None:
+        async with connected(broker) as connection:
+            topic_id = await new_topic(broker, connection, "pauses")
+            await produce(broker, "pauses", "a")
+            assert await asyncio.to_thread(broker.call, lead(topic_id), 60) == [True, False, False]
 
     asyncio.run(story())
 

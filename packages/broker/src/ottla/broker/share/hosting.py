@@ -190,10 +190,13 @@ class HostedSharePartition:
         accepted there. The coordinator knows, when the state is read again.
         """
         epoch = self.partition.leader_epoch
-        if self.core is not None and epoch == self.leader_epoch + 1:
-            self.leader_epoch = epoch  # no other can have led in between
-        is_same = epoch == self.leader_epoch and self._shared.session_id() == self._session_id
-        return is_same and self.partition.leads
+        follows = self.core is not None and epoch == self.leader_epoch + 1  # no other can have led in between
+        if not self.partition.leads or self._shared.session_id() != self._session_id:
+            return False
+        if epoch != self.leader_epoch and not follows:
+            return False
+        self.leader_epoch = epoch
+        return True
 
     def _log_start_moved(self) -> None:
         if self.core is not None:
