@@ -23,11 +23,13 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.replication.hosted_partition import HostedPartition
 from ottla.broker.replication.partition import Assignment
 from ottla.broker.requests.context import RequestContext
-from ottla.broker.share.hosting import HostedSharePartition, ShareGroupTerms, SharePartitions
+from ottla.broker.share.hosted_partition import HostedSharePartition
+from ottla.broker.share.hosting import SharePartitions
 from ottla.broker.share.in_flight import Acquired
 from ottla.broker.share.metrics import ShareGroupMetrics
 from ottla.broker.share.partition import Acknowledgement, Acquisition
 from ottla.broker.share.state import SharePartitionKey
+from ottla.broker.share.terms import ShareGroupTerms
 from ottla.broker.testing import BrokerThread
 from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection

@@ -8,10 +8,9 @@ import pytest
 
 from ottla.broker.config import BrokerConfig, ConfigError
 from ottla.broker.config.group import check_group_settings, iso_duration_ms
-from ottla.broker.share.hosting import ShareGroupTerms
 from ottla.broker.share.partition import ShareLimits
-from ottla.broker.share.parts import ShareGroupSettings, share_group_terms
 from ottla.broker.share.sessions import Member, ShareSession, ShareSessions, TopicIdPartition
+from ottla.broker.share.terms import ShareGroupSettings, ShareGroupTerms, share_group_terms
 from ottla.protocol.errors import (
     InvalidRequest,
     InvalidShareSessionEpoch,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.requests.context import RequestContext
     from ottla.broker.runtime.environment import Environment
-    from ottla.broker.share.hosting import Delivered, HostedSharePartition
+    from ottla.broker.share.hosted_partition import Delivered, HostedSharePartition
     from ottla.broker.share.parts import ShareParts
 
 BATCH_OPTIMIZED: Final = 0

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from ottla.broker.config.group import BY_DURATION, iso_duration_ms
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
 from ottla.broker.share.coordinator import ShareCoordinator
 from ottla.broker.share.dead_letters import DeadLetterTopics
-from ottla.broker.share.hosting import EARLIEST, LATEST, ShareGroupTerms, SharePartitions
+from ottla.broker.share.hosting import SharePartitions
 from ottla.broker.share.metrics import ShareGroupMetrics
-from ottla.broker.share.partition import ShareLimits
 from ottla.broker.share.persister import SharePersister
 from ottla.broker.share.sessions import ShareSession, ShareSessions
 from ottla.broker.share.state import SharePartitionKey
+from ottla.broker.share.terms import ShareGroupSettings
 from ottla.protocol.records import Codec
 from ottla.protocol.topics import SHARE_GROUP_STATE_TOPIC, TopicPartition
 
@@ -70,82 +69,6 @@ class ShareParts:
                 hosted.release(member_id)
         if not self.sessions.has_group(group_id):
             self.partitions.group_left(group_id)
-
-
-class ShareGroupSettings:
-    """The settings of each share group: its own, or the broker's."""
-
-    def __init__(
-        self,
-        config: Callable[[], BrokerConfig],
-        group_settings: Callable[[str], Mapping[str, str]],
-        has_dead_letters: Callable[[], bool],
-    ) -> None:
-        """`has_dead_letters` returns whether the cluster's level of share groups has dead-letter topics."""
-        self._config = config
-        self._group_settings = group_settings
-        self._has_dead_letters = has_dead_letters
-        self._known: dict[str, tuple[Any, Any, bool, ShareGroupTerms]] = {}
-
-    def __call__(self, group_id: str) -> ShareGroupTerms:
-        """Return the settings of a group."""
-        config, own, has_letters = self._config(), self._group_settings(group_id), self._has_dead_letters()
-        known = self._known.get(group_id)
-        if known is not None and known[0] is config and known[1:3] == (own, has_letters):
-            return known[3]
-        terms = share_group_terms(config, own, has_dead_letters=has_letters)
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[group_id] = config, dict(own), has_letters, terms
-        return terms
-
-
-_MOST_KNOWN: Final = 10_000
-
-
-def share_group_terms(
-    config: BrokerConfig, own: Mapping[str, str], *, has_dead_letters: bool = True
-) -> ShareGroupTerms:
-    """Return the settings of a group that has these of its own.
-
-    Without dead-letter topics letters that are on their way still have one: a downgrade loses none.
-    """
-    topic = own.get("errors.deadletterqueue.topic.name", "")
-    limits = ShareLimits(
-        max_record_locks=_bounded(
-            own.get("share.partition.max.record.locks"),
-            config.group_share_partition_max_record_locks,
-            config.group_share_min_partition_max_record_locks,
-            config.group_share_max_partition_max_record_locks,
-        ),
-        delivery_count_limit=_bounded(
-            own.get("share.delivery.count.limit"),
-            config.group_share_delivery_count_limit,
-            config.group_share_min_delivery_count_limit,
-            config.group_share_max_delivery_count_limit,
-        ),
-        record_lock_duration_ms=_bounded(
-            own.get("share.record.lock.duration.ms"),
-            config.group_share_record_lock_duration_ms,
-            config.group_share_min_record_lock_duration_ms,
-            config.group_share_max_record_lock_duration_ms,
-        ),
-        renew_enabled=own.get("share.renew.acknowledge.enable", "true").lower() == "true",
-        dead_letters=has_dead_letters and bool(topic),
-    )
-    reset = own.get("share.auto.offset.reset", LATEST).lower()
-    if reset.startswith(BY_DURATION):
-        reset = str(iso_duration_ms(reset.removeprefix(BY_DURATION)))
-    elif reset not in (EARLIEST, LATEST):
-        reset = LATEST
-    committed_only = own.get("share.isolation.level", "read_uncommitted").lower() == "read_committed"
-    copies = own.get("errors.deadletterqueue.copy.record.enable", "false").lower() == "true"
-    return ShareGroupTerms(limits, reset, committed_only, topic, copies)
-
-
-def _bounded(own: str | None, of_broker: int, least: int, greatest: int) -> int:
-    """Return a group's own value, within bounds that may have changed since it was set, or the broker's."""
-    return of_broker if own is None else min(max(int(own), least), greatest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
