@@ -8,8 +8,9 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.metrics.registry import MetricName
+from ottla.broker.runtime.loop_budget import at_once
 from ottla.broker.telemetry import clients as module
-from ottla.broker.telemetry.clients import Client, Clients, Push
+from ottla.broker.telemetry.clients import MOST_OF_CLIENT, Client, Clients, Push
 from ottla.broker.telemetry.payloads import Measured
 from ottla.broker.telemetry.subscriptions import parsed
 from ottla.protocol.errors import (
@@ -172,25 +173,54 @@ def test_values_are_shown_with_the_client_until_it_leaves() -> None:
         MetricName("kafka.client", "producer", "total"),
     )
 
-    world.clients.measured(client, [Measured(rate, 5.0, False), Measured(total, 3.0, True)])
-    world.clients.measured(client, [Measured(rate, 6.0, False), Measured(total, 4.0, True)])
+    at_once(world.clients.measured(client, [Measured(rate, 5.0, False), Measured(total, 3.0, True)]))
+    at_once(world.clients.measured(client, [Measured(rate, 6.0, False), Measured(total, 4.0, True)]))
     shown = {name.name: (value, dict(name.tags)) for name, value in filter(None, world.clients.samples(1))}
 
     labels = {key: value for key, value in FACTS.items() if key != "client_source_port"}
     assert shown == {"rate": (6.0, labels), "total": (7.0, labels)}
     world.connection.is_gone = True
     assert list(filter(None, world.clients.samples(2))) == []
-    world.clients.measured(client, [Measured(rate, 7.0, False)])
+    at_once(world.clients.measured(client, [Measured(rate, 7.0, False)]))
     assert list(filter(None, world.clients.samples(3))) == []
     assert len(world.clients) == 0
 
 
 def test_a_client_that_is_not_heard_of_is_forgotten() -> None:
     world = World()
-    world.clients.measured(world.get(0), [Measured(MetricName("g", "t", "n"), 1.0, False)])
+    at_once(world.clients.measured(world.get(0), [Measured(MetricName("g", "t", "n"), 1.0, False)]))
 
     assert len(list(filter(None, world.clients.samples(59_999)))) == 1
     assert list(filter(None, world.clients.samples(60_000))) == []
+
+
+def test_names_that_are_new_with_every_push_take_the_place_of_those_pushed_before() -> None:
+    world = World()
+    client = world.get(0)
+    always = MetricName("g", "t", "always")
+
+    for push in range(5):
+        names = [always, *(MetricName("g", "t", f"{push}-{number}") for number in range(MOST_OF_CLIENT - 1))]
+        steps = list(world.clients.measured(client, [Measured(name, 1.0, True) for name in names]))
+
+    shown = {name.name: value for name, value in filter(None, world.clients.samples(1))}
+    assert shown["always"] == 5
+    assert shown.keys() == {name.name for name in names}
+    assert len(steps) == MOST_OF_CLIENT // 500, "the loop goes on between them"
+
+
+def test_a_client_that_leaves_while_its_values_are_noted_leaves_none() -> None:
+    world = World()
+    client = world.get(0)
+    values = [Measured(MetricName("g", "t", str(number)), 1.0, False) for number in range(2_000)]
+    steps = world.clients.measured(client, values)
+
+    next(steps)
+    world.connection.is_gone = True
+    assert list(filter(None, world.clients.samples(1))) == []
+
+    assert list(steps) == []
+    assert len(world.clients) == 0
 
 
 def test_clients_and_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +230,7 @@ def test_clients_and_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(10):
         client = clients.get(UUID(int=100 + number), FACTS, Connection(), number)
         names = [MetricName("g", "t", str(index)) for index in range(2)]
-        clients.measured(client, [Measured(name, 1.0, False) for name in names])
+        at_once(clients.measured(client, [Measured(name, 1.0, False) for name in names]))
 
     assert len(clients) == 3
     assert len(list(filter(None, clients.samples(11)))) == 4

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     AggregationTemporality,
     Gauge,
@@ -20,7 +23,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from ottla.broker.telemetry.payloads import MOST_RESOURCES, MOST_VALUES, read
+from ottla.broker.telemetry.payloads import MOST_ATTRIBUTES, MOST_RESOURCES, MOST_VALUES, read
 from ottla.protocol.errors import InvalidRecord, TelemetryTooLarge
 from ottla.protocol.records import compress
 
@@ -91,6 +94,41 @@ def test_more_values_than_a_push_may_have_are_left_out() -> None:
     metric = Metric(name="org.apache.kafka.a.b", gauge=Gauge(data_points=points))
 
     assert len(read(payload(metric), 0, MAX_BYTES).values) == MOST_VALUES
+
+
+def test_attributes_that_become_no_labels_are_not_gone_through_for_each_value() -> None:
+    """With 60,000 of them 1,000 values would take ten seconds of the processor."""
+    attributes = [attribute(f"a{number}", "x") for number in range(60_000)]
+    points = [NumberDataPoint(as_int=number, attributes=attributes[:20]) for number in range(1_000)]
+    scopes = [ScopeMetrics(metrics=[Metric(name="org.apache.kafka.a.b", gauge=Gauge(data_points=points))])]
+    of_resource = ResourceMetrics(resource=Resource(attributes=attributes), scope_metrics=scopes)
+    data = MetricsData(resource_metrics=[of_resource]).SerializeToString()
+    began_s = time.thread_time()
+
+    values = read(data, 0, 2 * MAX_BYTES).values
+
+    assert time.thread_time() - began_s < 2
+    assert len(values) == 1_000
+    assert values[0].name.tags == tuple(
+        (f"a{number}", "x") for number in sorted(range(MOST_ATTRIBUTES), key=str)
+    )
+
+
+def test_a_label_of_nested_lists_has_no_text() -> None:
+    """Its text would have a line for each empty value, indented by its depth: 200 MiB of a push of one."""
+    nested = AnyValue(array_value=ArrayValue(values=[AnyValue() for _ in range(100_000)]))
+    for _ in range(40):
+        nested = AnyValue(array_value=ArrayValue(values=[nested]))
+    point = NumberDataPoint(as_int=1, attributes=[KeyValue(key="list", value=nested)])
+    data = payload(Metric(name="org.apache.kafka.a.b", gauge=Gauge(data_points=[point])))
+    tracemalloc.start()
+
+    (value,) = read(data, 0, MAX_BYTES).values
+
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert value.name.tags == (("client_rack", "r1"), ("list", ""))
+    assert peak < 2 * MAX_BYTES
 
 
 def test_values_that_are_no_numbers_are_left_out() -> None:

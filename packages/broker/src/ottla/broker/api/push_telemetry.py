@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,8 +15,6 @@ from ottla.protocol.messages.telemetry import PushTelemetryRequest, PushTelemetr
 if TYPE_CHECKING:
     from ottla.broker.runtime.threads import RecordThreads
     from ottla.broker.telemetry.client_metrics import ClientMetrics
-
-_log = logging.getLogger(__name__)
 
 
 class Needs(Protocol):
@@ -58,7 +55,7 @@ async def handle(
         )
     except KafkaError as error:
         client.last_error = error.code
-        _log.warning("metrics of a client refused", extra={"client": str(client_id), "reason": str(error)})
+        telemetry.refused(client, error)
         return PushTelemetryResponse(error_code=error.code)
-    telemetry.take(client, opened)
+    await context.turn.run(telemetry.take(client, opened))
     return PushTelemetryResponse()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.telemetry.clients import LABELS, Clients
 from ottla.broker.telemetry.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from ottla.broker.metrics import Metrics
     from ottla.broker.metrics.registry import MetricName
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
     from ottla.broker.telemetry.clients import Client
     from ottla.broker.telemetry.otlp_export import OtlpExport
     from ottla.broker.telemetry.payloads import Opened
+    from ottla.protocol.errors import KafkaError
     from ottla.zookeeper.session import Session
+
+_log = logging.getLogger(__name__)
 
 
 class ClientMetrics:
@@ -40,6 +45,7 @@ class ClientMetrics:
         self._export = export
         self._clock = environment.clock
         self._random = environment.random
+        self._refused = LimitedWarnings(_log, environment.clock.monotonic_ms)
         metrics.families.append(self._samples)
         metrics.gauge("kafka.server", "client-metrics", "instance-count", lambda: float(len(self.clients)))
 
@@ -64,11 +70,16 @@ class ClientMetrics:
         known = {fact: value for fact in LABELS if (value := client.facts[fact])}
         return known | {"broker_id": str(self._broker_id)}
 
-    def take(self, client: Client, opened: Opened) -> None:
-        """Keep what a client has measured for the page, and hand it on."""
-        self.clients.measured(client, opened.values)
+    def take(self, client: Client, opened: Opened) -> Generator[None, None, None]:
+        """Hand on what a client has measured, and keep it for the page, in steps."""
         if self._export is not None and opened.forwarded:
             self._export.offer(opened.forwarded)
+        return self.clients.measured(client, opened.values)
+
+    def refused(self, client: Client, error: KafkaError) -> None:
+        """Log that a push cannot be read, of few clients at a time: thousands may push nonsense."""
+        facts = {"client": str(client.id), "reason": str(error)}
+        self._refused.warn(str(client.id), "metrics of a client refused", extra=facts)
 
     def _samples(self) -> Iterator[tuple[MetricName, float] | None]:
         return self.clients.samples(self.now_ms())

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
@@ -43,6 +44,10 @@ LABELS: Final = (
 """The facts of a client that its samples are labelled with."""
 RESERVED: Final = frozenset({UUID(int=0), UUID(int=1)})
 MOST_CLIENTS: Final = 16_384
+MOST_OF_CLIENT: Final = 5_000
+"""Values of one client; of more the ones pushed least recently go: names may be new with every push."""
+_STEP: Final = 500
+"""Values that are noted at once: about a millisecond."""
 MOST_SAMPLES: Final = 200_000
 """Values of all clients together; further ones are dropped until others go."""
 EXPIRE_MS: Final = 60_000
@@ -101,6 +106,7 @@ class Client:
         self.terminating = False
         self.last_error = ErrorCode.NONE
         self.values: dict[MetricName, float] = {}
+        """Those that were pushed last stand last."""
 
     def subscribe(self, subscriptions: Iterable[Subscription], version: int) -> None:
         """Take the subscriptions that match this client, as those of a client that has not asked yet."""
@@ -225,18 +231,32 @@ class Clients:
 
     # ---- values
 
-    def measured(self, client: Client, values: Iterable[Measured]) -> None:
-        """Keep what a client has pushed: the last value, or the sum of what it counted since the last one."""
-        if self._clients.get(client.id) is not client:
-            return  # it has left while its metrics were unfolded
-        for name, value, is_delta in values:
-            before = client.values.get(name)
-            if before is None:
-                if self._samples >= MOST_SAMPLES:
-                    self.dropped_samples += 1
-                    continue
-                self._samples += 1
-            client.values[name] = value if before is None or not is_delta else before + value
+    def measured(self, client: Client, values: Iterable[Measured]) -> Generator[None, None, None]:
+        """Keep what a client has pushed: the last value, or the sum of what it counted since the last one.
+
+        It is done in steps, between which the client may leave.
+        """
+        rest = iter(values)
+        while some := list(islice(rest, _STEP)):
+            if self._clients.get(client.id) is not client:
+                return  # it has left while its metrics were unfolded
+            for name, value, is_delta in some:
+                self._put(client.values, name, value, is_delta=is_delta)
+            for name in list(islice(client.values, max(0, len(client.values) - MOST_OF_CLIENT))):
+                del client.values[name]
+                self._samples -= 1
+            yield
+
+    def _put(
+        self, values: dict[MetricName, float], name: MetricName, value: float, *, is_delta: bool
+    ) -> None:
+        before = values.pop(name, None)
+        if before is None:
+            if self._samples >= MOST_SAMPLES:
+                self.dropped_samples += 1
+                return
+            self._samples += 1
+        values[name] = value if before is None or not is_delta else before + value
 
     def samples(self, now_ms: float) -> Iterator[tuple[MetricName, float] | None]:
         """Yield the values of the clients that are there, each named after its client; None ends a step."""

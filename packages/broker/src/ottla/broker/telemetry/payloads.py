@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.metrics.registry import MetricName
@@ -23,11 +24,16 @@ MOST_VALUES: Final = 5_000
 """Values of one push."""
 MOST_NAME_CHARACTERS: Final = 200
 MOST_ATTRIBUTES: Final = 16
+"""Attributes of a resource, and of a point, that become labels; further ones are not looked at."""
 MOST_RESOURCES: Final = 16
-"""Resources of one push that a collector is handed."""
+"""Resources of one push that are read, and that a collector is handed."""
+MOST_FORWARDED_ATTRIBUTES: Final = 128
+"""Attributes of a resource that a collector is handed: as many as OpenTelemetry's own SDKs keep."""
 GROUP: Final = "kafka.client"
 _OF_KAFKA: Final = "org.apache.kafka."
 _DELTA: Final = 1
+_COMPOSITE: Final = (None, "array_value", "kvlist_value")
+"""Kinds of values that are no label: the text of nested lists takes hundreds of times their size."""
 _NOT_A_LABEL: Final = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -84,6 +90,7 @@ def _labelled(data: Any, labels: Mapping[str, str]) -> bytes:
     del data.resource_metrics[MOST_RESOURCES:]  # each grows by the labels; clients send one
     for of_resource in data.resource_metrics:
         attributes = of_resource.resource.attributes
+        del attributes[MOST_FORWARDED_ATTRIBUTES:]
         kept = [attribute for attribute in attributes if attribute.key not in labels]
         del attributes[:]
         attributes.extend(kept)
@@ -93,7 +100,7 @@ def _labelled(data: Any, labels: Mapping[str, str]) -> bytes:
 
 
 def _values(data: Any) -> Iterator[Measured]:
-    for of_resource in data.resource_metrics:
+    for of_resource in islice(data.resource_metrics, MOST_RESOURCES):
         resource = _attributes(of_resource.resource.attributes)
         for scope in of_resource.scope_metrics:
             for metric in scope.metrics:
@@ -125,11 +132,11 @@ def _name(name: str, resource: tuple[tuple[str, str], ...], point: Any) -> Metri
 def _attributes(attributes: Iterable[Any]) -> tuple[tuple[str, str], ...]:
     return tuple(
         (_NOT_A_LABEL.sub("_", attribute.key[:MOST_NAME_CHARACTERS]), _text(attribute.value))
-        for attribute in attributes
+        for attribute in islice(attributes, MOST_ATTRIBUTES)
         if attribute.key
     )
 
 
 def _text(value: Any) -> str:
     kind = value.WhichOneof("value")
-    return "" if kind is None else str(getattr(value, kind))[:MOST_NAME_CHARACTERS]
+    return "" if kind in _COMPOSITE else str(getattr(value, kind))[:MOST_NAME_CHARACTERS]
