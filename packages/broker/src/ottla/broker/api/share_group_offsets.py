@@ -172,7 +172,10 @@ async def _add_states(
     answer: wire.DescribeShareGroupOffsetsResponseGroup,
     states: Mapping[TopicPartition, ShareState],
 ) -> None:
-    """Set the start offsets and lags of the partitions that have a state."""
+    """Set the start offsets and lags of the partitions that have a state.
+
+    The lag is not known where this broker, by rules, may not ask another one for it: the client may.
+    """
     ends = await _ends(services, [of for of, state in states.items() if _has_lag(state)])
     for topic in answer.topics:
         for described in topic.partitions:
@@ -180,6 +183,8 @@ async def _add_states(
             state, end = states.get(of), ends.get(of)
             if state is None:
                 continue
+            if isinstance(end, TopicAuthorizationFailed):
+                end = None
             if isinstance(end, KafkaError):
                 described.start_offset, described.error_code = 0, int(end.code)
                 described.error_message = str(end) or None

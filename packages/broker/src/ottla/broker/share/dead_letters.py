@@ -24,11 +24,13 @@ from ottla.broker.share.letters import (
     letter_batch,
 )
 from ottla.protocol.errors import (
+    ErrorCode,
     KafkaError,
     KafkaStorageError,
     LeaderNotAvailable,
     NetworkException,
     TopicAlreadyExists,
+    TopicAuthorizationFailed,
     UnknownServerError,
     error_for,
 )
@@ -61,6 +63,9 @@ READ_BYTES: Final = 1 << 20
 AT_ONCE: Final = 16
 """Share partitions whose letters are being written; the memory of each is a read and a batch."""
 CREATION_WAIT_MS: Final = 5_000
+NOT_PERMITTED: Final = (
+    "this broker may not WRITE to {} at broker {}: add the brokers to super.users, or allow them by an ACL"
+)
 _ALL_ACKS: Final = -1
 
 
@@ -265,6 +270,8 @@ class DeadLetterTopics:
         answers = [answer for topic in response.responses for answer in topic.partition_responses]
         if len(answers) != 1:
             raise UnknownServerError("the leader has not answered for the partition")
+        if answers[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise TopicAuthorizationFailed(NOT_PERMITTED.format(destination.topic, leader))
         if answers[0].error_code:
             raise error_for(answers[0].error_code, answers[0].error_message)
 
