@@ -10,7 +10,7 @@ from ottla.broker.coordinators.internal_topic_log import build_batch
 from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
 from ottla.broker.groups.consumer.heartbeats import ConsumerHeartbeat
 from ottla.broker.groups.kinds import GroupKind
-from ottla.broker.groups.share.group import ShareHeartbeat
+from ottla.broker.groups.share.events import ShareHeartbeat
 from ottla.broker.groups.testing import PARTITIONS, TOPIC_0, leading, offset
 from ottla.protocol.stored_groups import GROUP_RECORDS, key_bytes
 

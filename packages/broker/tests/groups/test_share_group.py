@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -12,14 +13,14 @@ import pytest
 from ottla.broker.config import broker_config_from
 from ottla.broker.groups.kinds import GroupLimits, GroupSurroundings, KindRecord, Loaded, TimePassed
 from ottla.broker.groups.share.assignor import assign
-from ottla.broker.groups.share.group import (
+from ottla.broker.groups.share.events import (
     OffsetsChange,
     OffsetsDeleted,
     ShareAnswer,
-    ShareGroup,
     ShareHeartbeat,
     StateInitialized,
 )
+from ottla.broker.groups.share.group import ShareGroup
 from ottla.broker.groups.testing import FakeTopics
 from ottla.broker.runtime.loop_budget import at_once
 from ottla.protocol.errors import (
@@ -233,11 +234,11 @@ def test_offsets_change_without_members_and_in_a_later_epoch_than_theirs() -> No
     driver.beat("m", -1)
 
     assert driver.step(OffsetsChange({A: frozenset({7})})) == driver.group.epoch > used
-    assert driver.group.initializing[A] == {7}
+    assert driver.group.partitions.initializing[A] == {7}
     driver.step(StateInitialized({A: frozenset({7})}))
-    assert driver.group.initialized[A] == {0, 1, 2, 3, 7}
+    assert driver.group.partitions.initialized[A] == {0, 1, 2, 3, 7}
     driver.step(OffsetsDeleted(frozenset({A})))
-    assert driver.group.initialized == {}
+    assert driver.group.partitions.initialized == {}
 
 
 def test_the_group_is_what_its_records_make_of_it() -> None:
@@ -254,10 +255,11 @@ def test_the_group_is_what_its_records_make_of_it() -> None:
         "metadata_hash",
         "members",
         "targets",
-        "initialized",
-        "initializing",
+        "partitions.initialized",
+        "partitions.initializing",
     ):
-        assert getattr(other, name) == getattr(driver.group, name), name
+        of = attrgetter(name)
+        assert of(other) == of(driver.group), name
     for record in driver.group.tombstones():
         other.replay(record)
     assert other.is_unused or other.members == {}

@@ -9,12 +9,13 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
-from ottla.broker.groups.assigned.parts import in_parts
+from ottla.broker.groups.assigned.assignors import in_parts
 from ottla.broker.groups.consumer.members import ConsumerMember, epoch_record, member_record
 from ottla.broker.groups.consumer.testing import ConsumerDriver, SimulatedConsumer, state_of, topic_id
 from ottla.broker.groups.kinds import GroupKind, Loaded, TimePassed, WorkFailed
 from ottla.broker.groups.share import members as share_members
-from ottla.broker.groups.share.group import MANY_PARTITIONS, ShareGroup, ShareHeartbeat, StateInitialized
+from ottla.broker.groups.share.events import ShareHeartbeat, StateInitialized
+from ottla.broker.groups.share.group import MANY_PARTITIONS, ShareGroup
 from ottla.broker.groups.streams import records as streams_records
 from ottla.broker.groups.streams.members import StreamsMember
 from ottla.broker.groups.streams.records import GroupFacts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.cluster.features import SHARE
 from ottla.broker.groups.kinds import GroupKind
-from ottla.broker.groups.share.group import JOINING, LEAVING, ShareAnswer, ShareHeartbeat, StateInitialized
+from ottla.broker.groups.share.events import JOINING, LEAVING, ShareAnswer, ShareHeartbeat, StateInitialized
 from ottla.broker.requests.authorization import refused_names
 from ottla.broker.requests.permissions import DESCRIBE_TOPICS, READ_GROUPS
 from ottla.broker.security.authorizer import Resource, ResourceType

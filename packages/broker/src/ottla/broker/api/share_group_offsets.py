@@ -12,7 +12,8 @@ from uuid import UUID
 from ottla.broker.api.share_group_heartbeat import OFF
 from ottla.broker.cluster.features import SHARE
 from ottla.broker.groups.kinds import GroupKind
-from ottla.broker.groups.share.group import OffsetsChange, OffsetsDeleted, ShareGroup, StateInitialized
+from ottla.broker.groups.share.events import OffsetsChange, OffsetsDeleted, StateInitialized
+from ottla.broker.groups.share.group import ShareGroup
 from ottla.broker.requests.authorization import refused_names
 from ottla.broker.requests.permissions import (
     DELETE_GROUPS,
@@ -145,7 +146,7 @@ def _begun(services: Needs, group_id: str) -> dict[str, Iterable[int]]:
         return {}
     return {
         name: sorted(numbers)
-        for topic_id, numbers in group.initialized.items()
+        for topic_id, numbers in group.partitions.initialized.items()
         if (name := group.topics.name_of(topic_id)) is not None
     }
 
@@ -377,7 +378,7 @@ async def _delete_topic(
             raise TopicAuthorizationFailed
         if topic_id == _NO_ID:
             raise UnknownTopicOrPartition
-        if topic_id not in group.initialized and topic_id not in group.initializing:
+        if topic_id not in group.partitions.initialized and topic_id not in group.partitions.initializing:
             raise UnknownTopicOrPartition("There is no offset information to delete.")
         await delete_state(services, group, [topic_id])
     except KafkaError as error:
@@ -388,7 +389,6 @@ async def _delete_topic(
 async def delete_state(services: Needs, group: ShareGroup, topics: Iterable[UUID]) -> None:
     """Delete the state of a group's partitions, with one wait for coordinators. Raises KafkaError."""
     persister = services.share().persister
-    nothing: frozenset[int] = frozenset()
 
     async def delete(key: SharePartitionKey) -> KafkaError | None:
         try:
@@ -402,9 +402,7 @@ async def delete_state(services: Needs, group: ShareGroup, topics: Iterable[UUID
     keys = [
         SharePartitionKey(group.group_id, topic_id, number)
         for topic_id in dict.fromkeys(topics)
-        for number in sorted(
-            group.initialized.get(topic_id, nothing) | group.initializing.get(topic_id, nothing)
-        )
+        for number in sorted(group.partitions.known(topic_id))
     ]
     ends = []
     async with asyncio.TaskGroup() as tasks:
@@ -419,4 +417,4 @@ async def delete_state(services: Needs, group: ShareGroup, topics: Iterable[UUID
 async def delete_all_state(services: Needs, group: HostableGroup) -> None:
     """Delete the state of all partitions of a share group. Raises KafkaError."""
     assert isinstance(group, ShareGroup)
-    await delete_state(services, group, [*group.initialized, *group.initializing])
+    await delete_state(services, group, [*group.partitions.initialized, *group.partitions.initializing])

@@ -122,6 +122,11 @@ def synonym_of(key: str) -> str | None:
     return name if name in keys_of(BrokerConfig) else None
 
 
+def bounded(own: str | None, of_broker: int, least: int, greatest: int) -> int:
+    """Return a group's own value, within bounds that may have changed since it was set, or the broker's."""
+    return of_broker if own is None else min(max(int(own), least), greatest)
+
+
 def check_group_settings(settings: Mapping[str, str], broker: BrokerConfig) -> None:
     """Check the settings of a group within the broker's bounds. Raises ConfigError."""
     known, values = group_keys(), dict[str, Any]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.broker.config.group import BY_DURATION, iso_duration_ms
+from ottla.broker.config.group import BY_DURATION, bounded, iso_duration_ms
 from ottla.broker.share.partition import ShareLimits
 
 if TYPE_CHECKING:
@@ -66,19 +66,19 @@ def share_group_terms(
     """
     topic = own.get("errors.deadletterqueue.topic.name", "")
     limits = ShareLimits(
-        max_record_locks=_bounded(
+        max_record_locks=bounded(
             own.get("share.partition.max.record.locks"),
             config.group_share_partition_max_record_locks,
             config.group_share_min_partition_max_record_locks,
             config.group_share_max_partition_max_record_locks,
         ),
-        delivery_count_limit=_bounded(
+        delivery_count_limit=bounded(
             own.get("share.delivery.count.limit"),
             config.group_share_delivery_count_limit,
             config.group_share_min_delivery_count_limit,
             config.group_share_max_delivery_count_limit,
         ),
-        record_lock_duration_ms=_bounded(
+        record_lock_duration_ms=bounded(
             own.get("share.record.lock.duration.ms"),
             config.group_share_record_lock_duration_ms,
             config.group_share_min_record_lock_duration_ms,
@@ -95,8 +95,3 @@ def share_group_terms(
     committed_only = own.get("share.isolation.level", "read_uncommitted").lower() == "read_committed"
     copies = own.get("errors.deadletterqueue.copy.record.enable", "false").lower() == "true"
     return ShareGroupTerms(limits, reset, committed_only, topic, copies)
-
-
-def _bounded(own: str | None, of_broker: int, least: int, greatest: int) -> int:
-    """Return a group's own value, within bounds that may have changed since it was set, or the broker's."""
-    return of_broker if own is None else min(max(int(own), least), greatest)

@@ -4,7 +4,7 @@ Each yields between slices of its work and returns the partitions of each member
 assignments as Kafka's for members, topics and partitions in the same order; here members keep the order of
 the group, topics have the order of their ids, and partitions that of their numbers. `uniform` moves as few
 partitions as it can, `range` gives each member neighbouring partitions, the same numbers of all topics that
-have the same members.
+have the same members. A large assignment is divided into parts: none of its writes takes long.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from ottla.broker.runtime.loop_budget import SLICE, slices
+from ottla.zookeeper.frozen_classes import frozen
 
 T = TypeVar("T")
 
@@ -24,6 +25,11 @@ Steps: TypeAlias = Generator[None, None, dict[str, Assignment]]
 NOTHING: Final[Assignment] = {}
 _MOST_ROUNDS: Final = 16
 _NOBODY: Final = -1
+_MEMBER_COSTS: Final = 16
+_TOPIC_COSTS: Final = 4
+_PARTITIONS_FOR_ONE: Final = 8
+_MOST_COSTS: Final = 2_048
+"""About two milliseconds, where a cost of one is a microsecond."""
 
 
 class MemberSpec(NamedTuple):
@@ -380,3 +386,27 @@ class _Load:
         at, last = self._next_most + 1, self._most_end - 1
         self._sorted[at], self._sorted[last] = self._sorted[last], self._sorted[at]
         self._most_end = last
+
+
+@frozen
+class AssignmentPart:
+    """A part of a target assignment that was made in steps; the last one has its epoch."""
+
+    targets: tuple[tuple[str, Assignment], ...]
+    epoch: int | None = None
+
+
+def in_parts(targets: Mapping[str, Assignment], epoch: int) -> Iterator[AssignmentPart]:
+    """Divide an assignment by what it costs to write."""
+    some: list[tuple[str, Assignment]] = []
+    costs = 0
+    for member_id, assigned in targets.items():
+        some.append((member_id, assigned))
+        partitions = sum(map(len, assigned.values()))
+        costs += _MEMBER_COSTS + _TOPIC_COSTS * len(assigned) + partitions // _PARTITIONS_FOR_ONE
+        if costs >= _MOST_COSTS:
+            yield AssignmentPart(tuple(some))
+            some, costs = [], 0
+    if some:
+        yield AssignmentPart(tuple(some))
+    yield AssignmentPart((), epoch)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Set
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.coordinators.timers import Deadlines
-from ottla.broker.groups.assigned.parts import AssignmentPart
+from ottla.broker.groups.assigned.assignors import AssignmentPart
 from ottla.broker.groups.classic.events import Heartbeat, Join, Leave, Sync
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.consumer.expressions import ExpressionsResolved

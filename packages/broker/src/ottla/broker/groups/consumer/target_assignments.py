@@ -10,11 +10,12 @@ from ottla.broker.groups.assigned.assignors import (
     ASSIGNORS,
     NOTHING,
     Assignment,
+    AssignmentPart,
     Assignor,
     GroupSpec,
     MemberSpec,
+    in_parts,
 )
-from ottla.broker.groups.assigned.parts import AssignmentPart, in_parts
 from ottla.broker.groups.consumer.members import ConsumerMember, target_epoch_record, target_record
 from ottla.broker.groups.consumer.subscriptions import assignor_of
 from ottla.broker.groups.kinds import StepOutcome, Work

@@ -7,19 +7,16 @@ members may read a partition. Only partitions whose state the share coordinator 
     unknown -> initializing (a heartbeat asks for it) -> initialized -> assigned in the next epoch
 
 `step` returns records and changes nothing but deadlines; `replay` of these records changes the group.
-
-The module has over 500 lines because the steps stand with the records that they return.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Set
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 from ottla.broker.coordinators.timers import Deadlines
-from ottla.broker.groups.assigned.parts import AssignmentPart, in_parts
+from ottla.broker.groups.assigned.assignors import AssignmentPart, in_parts
 from ottla.broker.groups.assigned.topics import GroupTopics
 from ottla.broker.groups.kinds import (
     ExpiryRule,
@@ -31,12 +28,20 @@ from ottla.broker.groups.kinds import (
     Reply,
     StepOutcome,
     TimePassed,
-    Token,
     Unloaded,
     Work,
     WorkFailed,
 )
 from ottla.broker.groups.share.assignor import Assignment
+from ottla.broker.groups.share.events import (
+    JOINING,
+    LEAVING,
+    OffsetsChange,
+    OffsetsDeleted,
+    ShareAnswer,
+    ShareHeartbeat,
+    StateInitialized,
+)
 from ottla.broker.groups.share.members import (
     NOTHING,
     ShareMember,
@@ -48,6 +53,8 @@ from ottla.broker.groups.share.members import (
     target_epoch_record,
     target_record,
 )
+from ottla.broker.groups.share.partition_states import PartitionStates
+from ottla.broker.groups.share.settings import ShareGroupIntervals, intervals_of
 from ottla.broker.groups.share.target_assignments import Coverage, changed_targets
 from ottla.broker.runtime.loop_budget import LONG, SLICE, at_once
 from ottla.protocol import stored_groups as stored
@@ -58,7 +65,7 @@ from ottla.protocol.errors import (
     NonEmptyGroup,
     UnknownMemberId,
 )
-from ottla.zookeeper.frozen_classes import frozen, replace
+from ottla.zookeeper.frozen_classes import replace
 
 if TYPE_CHECKING:
     from ottla.broker.groups.kinds import GroupSurroundings
@@ -66,8 +73,6 @@ if TYPE_CHECKING:
 
 FIRST_EPOCH: Final = 1
 """The epoch of a group that has begun none."""
-JOINING: Final = 0
-LEAVING: Final = -1
 RETRY_MS: Final = 500
 MANY_PARTITIONS: Final = 1_000
 """Partitions from which on an assignment is made in steps."""
@@ -78,59 +83,6 @@ class ShareGroupState(Enum):
 
     EMPTY = "Empty"
     STABLE = "Stable"
-
-
-# ---- events
-
-
-@frozen(kw_only=True)
-class ShareHeartbeat:
-    """A member joins (epoch 0), is alive, or leaves (-1). Nothing has changed where a field is None."""
-
-    token: Token = None
-    member_id: str
-    epoch: int
-    rack_id: str | None = None
-    topics: frozenset[str] | None = None
-    client_id: str = ""
-    client_host: str = ""
-
-
-@frozen
-class StateInitialized:
-    """The state of these partitions has begun, or could not begin."""
-
-    partitions: Mapping[UUID, frozenset[int]]
-    has_failed: bool = False
-    token: Token = None
-
-
-@frozen
-class OffsetsChange:
-    """The state of these partitions of an empty group begins again: the answer is the epoch of that state."""
-
-    partitions: Mapping[UUID, frozenset[int]]
-    token: Token = None
-
-
-@frozen
-class OffsetsDeleted:
-    """The state of these topics was deleted."""
-
-    topics: frozenset[UUID]
-    token: Token = None
-
-
-@frozen
-class ShareAnswer:
-    """The member's epoch, its partitions if they are asked for or have changed, and the state to begin."""
-
-    member_id: str
-    epoch: int
-    heartbeat_interval_ms: int = 0
-    assignment: Assignment | None = None
-    state_epoch: int = 0
-    to_initialize: Assignment = NOTHING
 
 
 class ShareGroup:
@@ -154,17 +106,11 @@ class ShareGroup:
         self._coverage = Coverage()
         self._is_covered: bool | None = None
         """Whether all that is initialized and read is a target; None once it may have changed."""
-        self._uninitialized: dict[UUID, frozenset[int]] | None = None
-        """Partitions that members read and whose state has not begun; None once it may have changed."""
         self._assigns = False
         """Whether a target assignment is being made in steps."""
-        self.initializing: dict[UUID, frozenset[int]] = {}
-        self.initialized: dict[UUID, frozenset[int]] = {}
-        self._has_state_record = False
+        self.partitions = PartitionStates(group_id, self.topics)
         self.deadlines: Deadlines[str] = Deadlines()
         self._due: list[str] = []
-        self._asked_at_ms: dict[UUID, float] = {}
-        """When the state of a topic was last asked for, in this leadership."""
         self._has_compared_topics = False
 
     # ---- facts
@@ -187,7 +133,7 @@ class ShareGroup:
     @property
     def is_unused(self) -> bool:
         """Whether the log has no record of the group."""
-        return not self._is_stored and not self.members and not self._has_state_record
+        return not self._is_stored and not self.members and not self.partitions.is_stored
 
     @property
     def may_expire(self) -> bool:
@@ -229,43 +175,10 @@ class ShareGroup:
         """Refuse: a share group has no committed offsets."""
         return ErrorCode.GROUP_ID_NOT_FOUND
 
-    def _setting(self, name: str, of_broker: int, least: int, greatest: int) -> int:
-        """Return the group's own value, within bounds that may have changed since, or the broker's."""
-        own = self.surroundings.group_settings(self.group_id).get(name)
-        return of_broker if own is None else min(max(int(own), least), greatest)
-
     @property
-    def session_timeout_ms(self) -> int:
-        """How long a member may be silent."""
-        config = self.surroundings.config
-        return self._setting(
-            "share.session.timeout.ms",
-            config.group_share_session_timeout_ms,
-            config.group_share_min_session_timeout_ms,
-            config.group_share_max_session_timeout_ms,
-        )
-
-    @property
-    def heartbeat_interval_ms(self) -> int:
-        """How often members are asked to heartbeat."""
-        config = self.surroundings.config
-        return self._setting(
-            "share.heartbeat.interval.ms",
-            config.group_share_heartbeat_interval_ms,
-            config.group_share_min_heartbeat_interval_ms,
-            config.group_share_max_heartbeat_interval_ms,
-        )
-
-    @property
-    def assignment_interval_ms(self) -> int:
-        """The least time between two assignments."""
-        config = self.surroundings.config
-        return self._setting(
-            "share.assignment.interval.ms",
-            config.group_share_assignment_interval_ms,
-            config.group_share_min_assignment_interval_ms,
-            config.group_share_max_assignment_interval_ms,
-        )
+    def settings(self) -> ShareGroupIntervals:
+        """The settings of the group, which may change at any time."""
+        return intervals_of(self.surroundings.config, self.surroundings.group_settings(self.group_id))
 
     # ---- steps
 
@@ -292,8 +205,9 @@ class ShareGroup:
                 for member_id in self._due:
                     self.deadlines.set(member_id, now_ms + RETRY_MS)
             case Loaded():
+                session_timeout_ms = self.settings.session_timeout_ms
                 for member_id in self.members:
-                    self.deadlines.set(member_id, now_ms + self.session_timeout_ms)
+                    self.deadlines.set(member_id, now_ms + session_timeout_ms)
             case Unloaded() | Removed():
                 self.deadlines = Deadlines()
         return StepOutcome()
@@ -314,13 +228,13 @@ class ShareGroup:
         reconciled = self._reconciled(updated, target_epoch, target, has_changed)
         if reconciled != updated or event.member_id not in self.members:
             outcome.records.append(assignment_record(self.group_id, reconciled))
-        self.deadlines.set(event.member_id, now_ms + self.session_timeout_ms)
+        self.deadlines.set(event.member_id, now_ms + self.settings.session_timeout_ms)
         to_initialize = self._to_initialize(updated, now_ms, outcome)
         shows = event.epoch == JOINING or event.topics is not None or reconciled.assigned != member.assigned
         answer = ShareAnswer(
             event.member_id,
             reconciled.epoch,
-            self.heartbeat_interval_ms,
+            self.settings.heartbeat_interval_ms,
             reconciled.assigned if shows else None,
             epoch,
             to_initialize,
@@ -371,7 +285,7 @@ class ShareGroup:
             readers = self._coverage.readers
             self._is_covered = all(
                 self.topics.name_of(topic) not in readers or self._coverage.is_target_of_any(topic, numbers)
-                for topic, numbers in self.initialized.items()
+                for topic, numbers in self.partitions.initialized.items()
             )
         return not self._is_covered
 
@@ -383,13 +297,13 @@ class ShareGroup:
     ) -> tuple[int, Assignment]:
         """Make the target assignment of a new epoch; return the present one of the member."""
         last = self.assignment_epoch, self.targets.get(updated.member_id, NOTHING)
-        interval_ms = self.assignment_interval_ms
+        interval_ms = self.settings.assignment_interval_ms
         may_assign = not self.assigned_at_ms or wall_ms >= self.assigned_at_ms + interval_ms
         if epoch <= self.assignment_epoch or self._assigns or not may_assign:
             return last
         members = {**self.members, updated.member_id: updated}
-        steps = changed_targets(members, self.topics, self.initialized, self.targets.copy())
-        if len(members) > LONG or sum(map(len, self.initialized.values())) > MANY_PARTITIONS:
+        steps = changed_targets(members, self.topics, self.partitions.initialized, self.targets.copy())
+        if len(members) > LONG or sum(map(len, self.partitions.initialized.values())) > MANY_PARTITIONS:
             self._assigns = True
             outcome.work.append(
                 Work("assign-shares", lambda: steps, lambda changed: in_parts(changed, epoch))
@@ -442,62 +356,20 @@ class ShareGroup:
 
     def _to_initialize(self, updated: ShareMember, now_ms: float, outcome: StepOutcome) -> Assignment:
         """Return the partitions whose state has to begin, and record that it was asked for."""
+        before = self.members.get(updated.member_id)
+        if before is None or before.topics != updated.topics:
+            missing = self.partitions.uninitialized(self._topics_with(updated))
+        else:
+            missing = self.partitions.uninitialized_of_members(self._coverage.readers)
         retry_ms = self.surroundings.config.group_share_initialize_retry_interval_ms
-        wanted: dict[UUID, frozenset[int]] = {}
-        for topic, missing in self._uninitialized_with(updated).items():
-            asked_ms = self._asked_at_ms.get(topic)
-            is_asked = missing <= self.initializing.get(topic, frozenset())
-            if not (is_asked and asked_ms is not None and now_ms < asked_ms + retry_ms):
-                wanted[topic] = missing
-                self._asked_at_ms[topic] = now_ms
-        if any(numbers - self.initializing.get(topic, frozenset()) for topic, numbers in wanted.items()):
-            initializing = _joined(self.initializing, wanted)
-            outcome.records.append(self._state_record(initializing, self.initialized))
+        wanted = self.partitions.ask_for(missing, now_ms, retry_ms)
+        outcome.records += self.partitions.begin(wanted)
         return wanted
 
-    def _uninitialized_with(self, updated: ShareMember) -> dict[UUID, frozenset[int]]:
-        """Return what has not begun of the topics that are read once a member's change is stored."""
-        before = self.members.get(updated.member_id)
-        is_changed = before is None or before.topics != updated.topics
-        if self._uninitialized is not None and not is_changed:
-            return self._uninitialized
-        found: dict[UUID, frozenset[int]] = {}
-        for topic in self.topics.ids_of(self._topics_with(updated)):
-            count, begun = self.topics.partition_count(topic), self.initialized.get(topic, frozenset())
-            if missing := frozenset(number for number in range(count) if number not in begun):
-                found[topic] = missing
-        if not is_changed:
-            self._uninitialized = found
-        return found
-
-    def _state_record(self, initializing: Assignment, initialized: Assignment) -> KindRecord:
-        """Return the record of the partitions whose state begins or has begun, without deleted topics."""
-
-        def infos(topics: Assignment) -> list[stored.TopicPartitionsInfo]:
-            return [
-                stored.TopicPartitionsInfo(topic_id=topic, topic_name=name, partitions=sorted(numbers))
-                for topic, numbers in topics.items()
-                if numbers and (name := self.topics.name_of(topic)) is not None
-            ]
-
-        key = stored.ShareGroupStatePartitionMetadataKey(group_id=self.group_id)
-        value = stored.ShareGroupStatePartitionMetadataValue(
-            initializing_topics=infos(initializing), initialized_topics=infos(initialized)
-        )
-        return KindRecord(self.group_id, key, value)
-
     def _state_initialized(self, event: StateInitialized) -> StepOutcome:
-        for topic in event.partitions:
-            self._asked_at_ms.pop(topic, None)
-        outcome = StepOutcome(replies=[Reply(event.token, None)])
-        if not event.has_failed:
-            initializing = {
-                topic: numbers - event.partitions.get(topic, frozenset())
-                for topic, numbers in self.initializing.items()
-            }
-            initialized = _joined(self.initialized, event.partitions)
-            outcome.records.append(self._state_record(initializing, initialized))
-        return outcome
+        self.partitions.answered(event.partitions)
+        records = [] if event.has_failed else self.partitions.begun(event.partitions)
+        return StepOutcome(records, [Reply(event.token, None)])
 
     # ---- offsets
 
@@ -507,22 +379,11 @@ class ShareGroup:
         The epoch has risen since the last member left, which fences the leaders that serve the former state.
         """
         self._check_empty()
-        outcome = StepOutcome(replies=[Reply(event.token, self.epoch)])
-        if event.partitions:
-            outcome.records.append(
-                self._state_record(_joined(self.initializing, event.partitions), self.initialized)
-            )
-        return outcome
+        return StepOutcome(self.partitions.begin(event.partitions), [Reply(event.token, self.epoch)])
 
     def _offsets_deleted(self, event: OffsetsDeleted) -> StepOutcome:
         self._check_empty()
-        outcome = StepOutcome(replies=[Reply(event.token, None)])
-        initializing, initialized = (
-            {topic: numbers for topic, numbers in topics.items() if topic not in event.topics}
-            for topics in (self.initializing, self.initialized)
-        )
-        outcome.records.append(self._state_record(initializing, initialized))
-        return outcome
+        return StepOutcome(self.partitions.deleted(event.topics), [Reply(event.token, None)])
 
     def _check_empty(self) -> None:
         if self.members:
@@ -535,7 +396,8 @@ class ShareGroup:
         if any(self.is_subscribed_to(name) for name in names):
             self.topics.forget_hashes(names)
             self._has_compared_topics = False
-            self._uninitialized = self._is_covered = None
+            self.partitions.readers_changed()
+            self._is_covered = None
 
     def tombstones(self) -> list[KindRecord]:
         """Return the records that delete the group from the log."""
@@ -544,9 +406,7 @@ class ShareGroup:
             for member_id in self.members
             for tombstone in member_tombstones(self.group_id, member_id)
         ]
-        if self._has_state_record:
-            of_state = stored.ShareGroupStatePartitionMetadataKey(group_id=self.group_id)
-            records.append(KindRecord(self.group_id, of_state, None))
+        records += self.partitions.tombstones()
         keys = (stored.ShareGroupTargetAssignmentMetadataKey, stored.ShareGroupMetadataKey)
         records += [KindRecord(self.group_id, key(group_id=self.group_id), None) for key in keys]
         return records
@@ -574,10 +434,8 @@ class ShareGroup:
             case stored.ShareGroupCurrentMemberAssignmentKey():
                 self._replay_assignment(key.member_id, value)
             case stored.ShareGroupStatePartitionMetadataKey():
-                self._has_state_record = value is not None
-                self.initializing = {} if value is None else partitions_of(value.initializing_topics)
-                self.initialized = {} if value is None else partitions_of(value.initialized_topics)
-                self._uninitialized = self._is_covered = None
+                self.partitions.replay(value)
+                self._is_covered = None
 
     def _replay_member(self, member_id: str, value: Any) -> None:
         before = self.members.get(member_id)
@@ -593,7 +451,8 @@ class ShareGroup:
                 topics=frozenset(value.subscribed_topic_names),
             )
         if self._coverage.read(before, self.members.get(member_id)):
-            self._uninitialized = self._is_covered = None
+            self.partitions.readers_changed()
+            self._is_covered = None
 
     def _replay_assignment(self, member_id: str, value: Any) -> None:
         member = self.members.get(member_id) or ShareMember(member_id=member_id)
@@ -606,14 +465,6 @@ class ShareGroup:
             )
         elif member_id in self.members:
             self.members[member_id] = replace(member, epoch=0, previous_epoch=0, assigned=NOTHING)
-
-
-def _joined(present: Assignment, others: Assignment) -> dict[UUID, frozenset[int]]:
-    """Return the partitions of both."""
-    return {
-        topic: present.get(topic, frozenset()) | others.get(topic, frozenset())
-        for topic in (*present, *others)
-    }
 
 
 def _updated(member: ShareMember, event: ShareHeartbeat) -> ShareMember:
