@@ -140,10 +140,9 @@ class ClassicMember(Member):
             self._take_assignment(synced.assignment)
 
     def _subscription(self) -> bytes:
-        owned: dict[str, list[int]] = {}
-        for topic_id, index in self.owned:
-            if (name := self.cluster.topics.name_of(topic_id)) is not None:
-                owned.setdefault(name, []).append(index)
+        owned: dict[str, set[int]] = {}
+        for topic_id, index in self.owned:  # by names: it does not know yet which topics were deleted
+            owned.setdefault(self.cluster.topics.names[topic_id], set()).add(index)
         partitions = [TopicPartitions(topic=name, partitions=sorted(owned[name])) for name in sorted(owned)]
         subscription = ConsumerProtocolSubscription(topics=sorted(self.topics), owned_partitions=partitions)
         return subscription.to_bytes(0 if self._is_eager else 1)

@@ -289,7 +289,7 @@ class Schedule:
         self._check_replay()
 
     def _check_replay(self) -> None:
-        broker, replica = self.cluster.leader, self.logged.update().replica
+        broker, replica = self.cluster.leader, self.logged.update().data
         partition = broker.led()
         if partition is None or not partition.loaded or partition.leader_epoch != self.cluster.log.epoch:
             return
@@ -379,7 +379,7 @@ class Schedule:
     def _revoking(self) -> set[tuple[str, int]]:
         return {
             (member_id, member.epoch)
-            for member_id, member in self.logged.update().replica.members.items()
+            for member_id, member in self.logged.update().data.members.items()
             if member.state is MemberState.UNREVOKED_PARTITIONS
         }
 
@@ -411,11 +411,11 @@ class Schedule:
             return f"{member} reads {names}"
         if logged.is_classic:
             return None
-        target = logged.replica.targets.get(member.member_id, {})
+        target = logged.data.targets.get(member.member_id, {})
         if {(topic, index) for topic, indexes in target.items() for index in indexes} != member.owned.keys():
             return f"{member} has {list(member.owned)}, and shall have {target}"
-        if member.epoch != logged.replica.epoch:
-            return f"{member} is in epoch {member.epoch} of {logged.replica.epoch}"
+        if member.epoch != logged.data.epoch:
+            return f"{member} is in epoch {member.epoch} of {logged.data.epoch}"
         return None
 
     def _read_by(self, member: Member) -> set[str]:

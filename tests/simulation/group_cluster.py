@@ -103,12 +103,15 @@ class Topics:
         self.present: dict[str, tuple[UUID, int]] = {}
         self.racks = dict.fromkeys(range(BROKERS), "rack-0")
         self.created_s: dict[UUID, float] = {}
+        self.names: dict[UUID, str] = {}
+        """The name of each topic, also of those that were deleted."""
         self._ids = 0
 
     def create(self, name: str, partitions: int) -> None:
         """Create a topic, or add partitions to it."""
         topic_id = self.present[name][0] if name in self.present else self._new_id()
         self.present[name] = topic_id, partitions
+        self.names[topic_id] = name
 
     def _new_id(self) -> UUID:
         self._ids += 1
@@ -122,8 +125,9 @@ class Topics:
         return [(topic_id, index) for index in range(count)]
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """Return the name of a topic."""
-        return next((name for name, (known, _) in self.present.items() if known == topic_id), None)
+        """Return the name of a topic; None of one that was deleted."""
+        name = self.names.get(topic_id)
+        return name if name is not None and self.present.get(name, (None, 0))[0] == topic_id else None
 
 
 class BrokerTopics(FakeTopics):

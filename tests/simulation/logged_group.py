@@ -46,7 +46,7 @@ class LoggedConsumerGroup:
     def _begin(self) -> None:
         self._modern: dict[str, None] = {}
         self._classic: dict[str, None] = {}
-        self.replica = ConsumerGroup(GROUP, self._surroundings)
+        self.data = ConsumerGroup(GROUP, self._surroundings)
         self._epoch = self._assignment_epoch = 0
         self._member_epochs: dict[str, int] = {}
 
@@ -64,8 +64,8 @@ class LoggedConsumerGroup:
         self._count_removals(before)
         self._read = len(self._log.entries)
         if is_whole:
-            self._epoch = self.replica.epoch
-            self._assignment_epoch = self.replica.assignment_epoch
+            self._epoch = self.data.epoch
+            self._assignment_epoch = self.data.assignment_epoch
         return self
 
     def _count_removals(self, before: Collection[str]) -> Collection[str]:
@@ -85,7 +85,7 @@ class LoggedConsumerGroup:
 
     def since(self, member_id: str, partition: tuple[UUID, int]) -> int | None:
         """Return the epoch in which a member got a partition; None where it has it not."""
-        member = self.replica.members.get(member_id)
+        member = self.data.members.get(member_id)
         return None if member is None else member.assigned_epoch(*partition)
 
     def _take(self, records: list[LogRecord], *, checks: bool) -> None:
@@ -106,9 +106,9 @@ class LoggedConsumerGroup:
                 self._member_epochs.pop(member_id, None)
             case ConsumerGroupMemberMetadataKey(member_id=member_id), _:
                 self._modern[member_id] = None
-        self.replica.replay(record)
+        self.data.replay(record)
         if isinstance(record.key, ConsumerGroupMetadataKey) and record.value is None:
-            self.replica = ConsumerGroup(GROUP, self._surroundings)
+            self.data = ConsumerGroup(GROUP, self._surroundings)
 
     def _check_epochs(self, record: KindRecord, snapshots: list[GroupRecord]) -> None:
         match record.key, record.value:

@@ -29,11 +29,12 @@ class MemberEpochs(NamedTuple):
 
 
 class CommitAttempt(NamedTuple):
-    """A commit, and what the log had of its member when it was sent."""
+    """A commit, and what the log had of its member when it was sent; its epoch was -1 if it was none."""
 
     epoch: int
     offsets: Mapping[Partition, int]
     was_member: bool
+    member_epoch: int
     since: Mapping[Partition, int | None]
     leadership: tuple[int, int]
 
@@ -95,7 +96,7 @@ class MemberReports:
 
     def epochs(self, member: Member) -> MemberEpochs:
         """Return the epochs in which a member may send a heartbeat now, by the log."""
-        known = self._logged.update().replica.members.get(member.member_id)
+        known = self._logged.update().data.members.get(member.member_id)
         allowed = frozenset() if known is None else frozenset({known.epoch, known.previous_epoch})
         return MemberEpochs(allowed, self._leadership(member)[0])
 
@@ -113,8 +114,14 @@ class MemberReports:
         """Note what the log has of a member that begins to commit."""
         logged = self._logged.update()
         since = {partition: logged.since(member.member_id, partition) for partition in offsets}
+        known = logged.data.members.get(member.member_id)
         return CommitAttempt(
-            epoch, offsets, member.member_id in logged.members, since, self._leadership(member)
+            epoch,
+            offsets,
+            member.member_id in logged.members,
+            -1 if known is None else known.epoch,
+            since,
+            self._leadership(member),
         )
 
     def _leadership(self, member: Member) -> tuple[int, int]:
@@ -122,7 +129,11 @@ class MemberReports:
         return (log.epoch, log.rewritten) if member._broker == log.leader else (-1, -1)
 
     def committed(self, member: Member, attempt: CommitAttempt, code: ErrorCode) -> None:
-        """Check the answer to a commit."""
+        """Check the answer to a commit.
+
+        A generation of a classic group is known to its members before it is in the log: where it is lost
+        with the coordinator, their commits in it are refused, as by Apache Kafka.
+        """
         logged = self._logged.update()
         is_member = member.member_id in logged.members
         since = {p: logged.since(member.member_id, p) for p in attempt.offsets}
@@ -141,7 +152,8 @@ class MemberReports:
                 return
             known = self._cluster.leader.topics.metadata
             if all(
-                first is not None and first == attempt.since[p] and first <= attempt.epoch <= member.epoch
+                first is not None and first == attempt.since[p]
+                and first <= attempt.epoch <= attempt.member_epoch
                 and known.topic_name(p[0]) is not None
                 for p, first in since.items()
             ):  # fmt: skip
