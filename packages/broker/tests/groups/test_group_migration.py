@@ -48,7 +48,16 @@ def topics() -> FakeTopics:
 
 
 def subscription(**fields: Any) -> bytes:
-    return ConsumerProtocolSubscription(topics=["topic"], **fields).to_bytes(3)
+    return subscription_of("topic", **fields)
+
+
+def subscription_of(*names: str, **fields: Any) -> bytes:
+    return ConsumerProtocolSubscription(topics=list(names), **fields).to_bytes(3)
+
+
+def owning(*partitions: int, **fields: Any) -> tuple[tuple[str, bytes], ...]:
+    owned = [TopicPartitions(topic="topic", partitions=list(partitions))]
+    return (("cooperative-sticky", subscription(owned_partitions=owned, **fields)),)
 
 
 def assignment(*partitions: int, user_data: bytes | None = None) -> bytes:
@@ -60,13 +69,13 @@ def a_join(member_id: str, **fields: Any) -> Join:
     given: dict[str, Any] = {
         "protocols": (("cooperative-sticky", subscription()),),
         "new_member_id": f"{member_id or 'new'}x",
+        "rebalance_timeout_ms": 60_000,
     }
     return Join(
         token=None,
         member_id=member_id,
         client_id="client",
         session_timeout_ms=10_000,
-        rebalance_timeout_ms=60_000,
         protocol_type="consumer",
         **given | fields,
     )
@@ -97,9 +106,7 @@ async def beat(groups: GroupCoordinator, member_id: str, epoch: int, **fields: A
 
 async def rejoin(groups: GroupCoordinator, member_id: str, *owned: int) -> tuple[JoinResult, list[int]]:
     """Join again with the partitions that the member still has; return its answer and its partitions."""
-    partitions = [TopicPartitions(topic="topic", partitions=list(owned))]
-    protocols = (("cooperative-sticky", subscription(owned_partitions=partitions)),)
-    joined = await groups.join("g", a_join(member_id, protocols=protocols))
+    joined = await groups.join("g", a_join(member_id, protocols=owning(*owned)))
     synced = await groups.sync("g", Sync(token=None, member_id=member_id, generation=joined.generation))
     assert joined.error is synced.error is ErrorCode.NONE
     assigned = ConsumerProtocolAssignment.from_bytes(synced.assignment).assigned_partitions
@@ -220,6 +227,77 @@ async def test_partitions_that_members_had_before_a_downgrade_are_theirs_after_a
         group = groups.find("g", GroupKind.CONSUMER).group
         assert isinstance(group, ConsumerGroup)
         assert group.members[old].assigned[TOPIC].keys() == {0, 1, 2, 3}
+
+
+@in_virtual_time
+async def test_what_a_member_gives_up_is_its_own_in_an_upgrade_until_it_has_joined_again() -> None:
+    async with leading(MemoryStore(PARTITIONS), topics=topics(), **SETTINGS) as groups:
+        (old,), _ = await classic_group(groups, {"old": assignment(0, 1, 2, 3)})
+        joined = await groups.join("g", a_join(old, protocols=owning(0, 1, 2, 3)))
+        sync = Sync(token=None, member_id=old, generation=joined.generation, assignments={old: assignment(0)})
+        await groups.sync("g", sync)  # the answer is on its way
+
+        new = await beat(groups, "new", 0)
+
+        assert new.assignment == {}
+        assert await heard(groups, old, joined.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+        await rejoin(groups, old, 0)
+        new = await beat(groups, "new", new.epoch)
+        assert new.assignment is not None
+        assert 0 not in new.assignment[TOPIC]
+
+
+@pytest.mark.parametrize("assigned", [2, 3])
+def test_an_upgrade_leaves_a_partition_to_the_member_that_had_it_last(assigned: int) -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with leading(MemoryStore(PARTITIONS), topics=topics(), **SETTINGS) as groups:
+            ids, _ = await classic_group(groups, {"a": assignment(0, 1), "b": assignment(2, 3)})
+            owned = {ids[0]: owning(0, 1, 2, generation_id=3), ids[1]: owning(2, 3, generation_id=4)}
+            async with asyncio.TaskGroup() as tasks:
+                joins = [
+                    tasks.create_task(groups.join("g", a_join(name, protocols=protocols)))
+                    for name, protocols in owned.items()
+                ]
+            generation = joins[0].result().generation
+            parts = {ids[0]: assignment(0), ids[1]: assignment(assigned)}
+            sync = Sync(token=None, member_id=ids[0], generation=generation, assignments=parts)
+            await groups.sync("g", sync)
+
+            await beat(groups, "new", 0)
+
+            group = groups.find("g", GroupKind.CONSUMER).group
+            assert isinstance(group, ConsumerGroup)
+            has = [
+                {*group.members[name].assigned[TOPIC], *group.members[name].revoking.get(TOPIC, ())}
+                for name in ids
+            ]
+            assert has == [{0, 1}, {2, 3}]
+
+    scenario()
+
+
+@in_virtual_time
+async def test_a_classic_member_that_gave_up_after_a_load_stays() -> None:
+    settings: dict[str, Any] = {"group_consumer_assignment_interval_ms": "15000"}
+    store, known = MemoryStore(PARTITIONS), topics()
+    known.publish_partitions({"other": (topic_id(2), 1)})
+    async with leading(store, topics=known, **settings) as groups:
+        await beat(groups, "new", 0, topics=frozenset())
+        await asyncio.sleep(15)
+        both, other = (((("range", subscription_of(*names)),)) for names in (("topic", "other"), ("other",)))
+        timeout_ms = {"rebalance_timeout_ms": 5_000}
+        joined = await groups.join("g", a_join("old", protocols=both, **timeout_ms))
+        owned = TopicPartitions(topic="topic", partitions=[0, 1, 2, 3])
+        keeps = (("range", subscription_of("other", owned_partitions=[owned])),)
+        joined = await groups.join("g", a_join("old", protocols=keeps, **timeout_ms))
+
+    async with leading(store, topics=known, **settings) as groups:
+        await groups.join("g", a_join("old", protocols=other, **timeout_ms))
+        await groups.sync("g", Sync(token=None, member_id="old", generation=joined.generation))
+        await asyncio.sleep(6)
+
+        assert await heard(groups, "old", joined.generation) is ErrorCode.NONE
 
 
 @in_virtual_time
@@ -377,7 +455,8 @@ async def test_a_static_member_comes_back_by_the_classic_protocol_and_takes_the_
 
 @in_virtual_time
 async def test_a_member_that_waits_for_partitions_joins_again_after_a_static_one_downgrades_it() -> None:
-    async with leading(MemoryStore(PARTITIONS), topics=topics(), **SETTINGS) as groups:
+    store, known = MemoryStore(PARTITIONS), topics()
+    async with leading(store, topics=known, **SETTINGS) as groups:
         await beat(groups, "new", 0, instance_id="i")
         waiting, parts = await rejoin(groups, "waiting")
         assert parts == []
@@ -387,3 +466,17 @@ async def test_a_member_that_waits_for_partitions_joins_again_after_a_static_one
 
         assert joined.error is ErrorCode.NONE
         assert await heard(groups, "waiting", waiting.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+    async with leading(store, topics=known, **SETTINGS) as groups:
+        assert await heard(groups, "waiting", waiting.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+@in_virtual_time
+async def test_a_downgraded_group_that_needs_no_rebalance_is_stable_after_a_load() -> None:
+    store, known = MemoryStore(PARTITIONS), topics()
+    async with leading(store, topics=known, **SETTINGS) as groups:
+        await beat(groups, "new", 0, instance_id="i")
+        await beat(groups, "new", -2, instance_id="i")
+        joined = await groups.join("g", a_join("", instance_id="i", new_member_id="old"))
+
+    async with leading(store, topics=known, **SETTINGS) as groups:
+        assert await heard(groups, "old", joined.generation) is ErrorCode.NONE

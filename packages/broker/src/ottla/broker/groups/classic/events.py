@@ -184,11 +184,6 @@ class Persisted:
     error: ErrorCode = ErrorCode.NONE
 
 
-@frozen
-class Rebalance:
-    """The members came from another protocol: a new generation begins."""
-
-
 Event: TypeAlias = (
     Join
     | Sync
@@ -200,7 +195,6 @@ Event: TypeAlias = (
     | Unloaded
     | Removed
     | Succeeded
-    | Rebalance
     | NotWritten
 )
 

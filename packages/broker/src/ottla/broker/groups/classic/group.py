@@ -33,14 +33,13 @@ from ottla.broker.groups.classic.events import (
     Outcome,
     Persisted,
     Reason,
-    Rebalance,
     Sync,
     Wait,
 )
 from ottla.broker.groups.classic.group_metadata import CONSUMER_PROTOCOL_TYPE, GroupMetadata
 from ottla.broker.groups.classic.join_group import Joins
 from ottla.broker.groups.classic.members import GroupMember, Members
-from ottla.broker.groups.classic.rebalance import Rebalance as Rebalances
+from ottla.broker.groups.classic.rebalance import Rebalance
 from ottla.broker.groups.classic.validation import validate_commit, validate_member
 from ottla.broker.groups.kinds import (
     ExpiryRule,
@@ -77,7 +76,7 @@ class Group:
 
     def _compose(self, metadata: GroupMetadata) -> None:
         self._metadata = metadata
-        self._rebalance = Rebalances(metadata)
+        self._rebalance = Rebalance(metadata)
         self._joins = Joins(metadata, self._rebalance)
 
     # ---- reading
@@ -253,8 +252,6 @@ class Group:
                 self._end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             case Succeeded():
                 self._end(ErrorCode.REBALANCE_IN_PROGRESS)
-            case Rebalance():
-                self._rebalance.prepare()
             case NotWritten():
                 pass  # the group of another kind that was to take its place is refused
             case _:
@@ -342,9 +339,12 @@ class Group:
                 pass
 
     def _loaded(self) -> None:
-        for member in self._metadata.members:
-            self._metadata.expect_heartbeat(member)
-        if len(self._metadata.members) > self._metadata.limits.max_size:
+        group = self._metadata
+        for member in group.members:
+            group.expect_heartbeat(member)
+        # Without a leader are the members that came from another protocol, until their first rebalance ends.
+        has_no_leader = group.leader_id is None and len(group.members) > 0
+        if has_no_leader or len(group.members) > group.limits.max_size:
             self._rebalance.prepare()
 
     def _end(self, error: ErrorCode) -> None:

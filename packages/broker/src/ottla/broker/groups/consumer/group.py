@@ -176,8 +176,9 @@ class ConsumerGroup(StoredConsumerGroup):
     def _loaded(self, now_ms: float) -> None:
         for member in self.members.values():
             self._heartbeats.expect(member, now_ms)
-            if member.classic is None:
-                self.unconfirmed.add(member.member_id)  # an answer of the last coordinator may be lost
+            if member.classic is not None:
+                continue  # a heartbeat begins the time in which it must join
+            self.unconfirmed.add(member.member_id)  # an answer of the last coordinator may be lost
             if member.state is MemberState.UNREVOKED_PARTITIONS:
                 self.expect_revocation(member, now_ms)
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.broker.groups.classic.events import GroupSnapshot, MemberSnapshot, Rebalance
+from ottla.broker.groups.classic.events import GroupSnapshot, MemberSnapshot
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.classic.group_metadata import CONSUMER_PROTOCOL_TYPE
 from ottla.broker.groups.consumer.members import (
     ClassicProtocols,
     ConsumerMember,
+    MemberState,
+    PartitionEpochs,
     assignment_record,
     epoch_record,
     member_record,
@@ -37,8 +40,11 @@ from ottla.protocol.stored_messages import (
     TopicPartitions,
     version_of,
 )
+from ottla.zookeeper.frozen_classes import replace
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ottla.broker.groups.assigned.assignors import Assignment
     from ottla.broker.groups.assigned.topics import GroupTopics
     from ottla.broker.groups.classic.members import GroupMember
@@ -50,6 +56,13 @@ _DOWNGRADES: Final = frozenset({"downgrade", "bidirectional"})
 
 
 # ---- to the consumer protocol
+
+
+class _Claim(NamedTuple):
+    """A member with all that it says it has, and the generation in which it got that; -1 if unknown."""
+
+    generation: int
+    member: ConsumerMember
 
 
 def refuse_upgrade(group: Group, policy: str, most: int) -> None:
@@ -70,7 +83,7 @@ def upgrade_records(group: Group, topics: GroupTopics) -> list[KindRecord]:
     """Return the records of the consumer group that a classic group becomes. Raises GroupIdNotFound."""
     # A group whose first rebalance goes on has no generation yet, and no member is ever in epoch 0.
     group_id, generation = group.group_id, max(group.generation, FIRST_EPOCH)
-    members = [_upgraded(group, member, generation, topics) for member in group.members]
+    members = _apart([_upgraded(group, member, generation, topics) for member in group.members])
     read = {name for member in members for name in member.topics}
     return [
         *(member_record(group_id, member) for member in members),
@@ -81,7 +94,36 @@ def upgrade_records(group: Group, topics: GroupTopics) -> list[KindRecord]:
     ]
 
 
-def _upgraded(group: Group, member: GroupMember, epoch: int, topics: GroupTopics) -> ConsumerMember:
+def _apart(claims: Iterable[_Claim]) -> list[ConsumerMember]:
+    """Leave each partition to one member: the one that it is assigned to, or that had it last.
+
+    A member that has missed a generation may join with what another one has by now.
+    """
+    taken: set[tuple[UUID, int]] = set()
+
+    def left(partitions: PartitionEpochs) -> PartitionEpochs:
+        free = {
+            topic: {index: since for index, since in epochs.items() if (topic, index) not in taken}
+            for topic, epochs in partitions.items()
+        }
+        taken.update((topic, index) for topic, epochs in free.items() for index in epochs)
+        return {topic: epochs for topic, epochs in free.items() if epochs}
+
+    newest = [claim.member for claim in sorted(claims, key=attrgetter("generation"), reverse=True)]
+    assigned = [left(member.assigned) for member in newest]
+    revoking = [left(member.revoking) for member in newest]
+    return [
+        replace(
+            member,
+            assigned=kept,
+            revoking=given_up,
+            state=MemberState.UNREVOKED_PARTITIONS if given_up else MemberState.STABLE,
+        )
+        for member, kept, given_up in zip(newest, assigned, revoking, strict=True)
+    ]
+
+
+def _upgraded(group: Group, member: GroupMember, epoch: int, topics: GroupTopics) -> _Claim:
     refused = f"Cannot upgrade classic group {group.group_id} to consumer group because "
     metadata = member.metadata(group.protocol_name) or member.protocols[0][1]
     try:
@@ -94,9 +136,10 @@ def _upgraded(group: Group, member: GroupMember, epoch: int, topics: GroupTopics
             f"{refused}an unsupported custom assignor is in use. Please refer to the documentation or switch "
             "to a default assignor before re-attempting the upgrade."
         )
-    # Where the rebalance that goes on has taken the assignments, a member still has what it has joined with.
-    owned = subscription.owned_partitions if assignment is None else assignment.assigned_partitions
-    return ConsumerMember(
+    # A member has what it has joined with until SyncGroup tells it its assignment.
+    owned = _by_id(subscription.owned_partitions, epoch, topics)
+    assigned = owned if assignment is None else _by_id(assignment.assigned_partitions, epoch, topics)
+    upgraded = ConsumerMember(
         member_id=member.member_id,
         epoch=epoch,
         previous_epoch=epoch,
@@ -106,13 +149,22 @@ def _upgraded(group: Group, member: GroupMember, epoch: int, topics: GroupTopics
         client_id=member.client_id,
         client_host=member.client_host,
         topics=frozenset(subscription.topics),
-        assigned={
-            topic_id: dict.fromkeys(topic.partitions, epoch)
-            for topic in owned
-            if (topic_id := topics.id_of(topic.topic)) is not None
+        assigned=assigned,
+        revoking={
+            topic: {index: since for index, since in epochs.items() if index not in assigned.get(topic, ())}
+            for topic, epochs in owned.items()
         },
         classic=ClassicProtocols(member.session_timeout_ms, member.protocols),
     )
+    return _Claim(subscription.generation_id, upgraded)
+
+
+def _by_id(named: Iterable[TopicPartitions], epoch: int, topics: GroupTopics) -> PartitionEpochs:
+    return {
+        topic_id: dict.fromkeys(topic.partitions, epoch)
+        for topic in named
+        if (topic_id := topics.id_of(topic.topic)) is not None
+    }
 
 
 # ---- to the classic protocol
@@ -156,7 +208,8 @@ def downgraded(
 ) -> StepOutcome:
     """Return the step to a classic group of these members.
 
-    A `joining` one is among them in place of an earlier static member, whose target it has.
+    A `joining` one is among them in place of an earlier static member, whose target it has. A group that
+    `rebalances` has no leader until it has done so: the next coordinator knows it by that.
     """
     protocol = _protocol_of(members)
     snapshot = GroupSnapshot(
@@ -164,6 +217,7 @@ def downgraded(
         generation=group.epoch,
         protocol_type=CONSUMER_PROTOCOL_TYPE,
         protocol_name=protocol,
+        leader_id=None if rebalances else members[0].member_id,
         state_since_ms=wall_ms,
         members=tuple(_downgraded(group, member, protocol, rebalances) for member in members),
     )
@@ -173,7 +227,7 @@ def downgraded(
     return StepOutcome(
         [*records, GroupRecord(group.group_id, snapshot)],
         successor=Group.restore(snapshot, group.surroundings.limits),
-        then=(Loaded(), Rebalance()) if rebalances else (Loaded(),),
+        then=(Loaded(),),
     )
 
 
