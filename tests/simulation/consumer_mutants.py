@@ -13,6 +13,7 @@ from ottla.broker.groups.consumer.reconciliation import Reconciliation
 from ottla.broker.groups.consumer.stored_group import StoredConsumerGroup
 from ottla.broker.groups.consumer.target_assignments import TargetAssignments
 from ottla.broker.groups.hosting.hosted_groups import HostedGroups
+from ottla.broker.groups.hosting.uncommitted_loads import UncommittedLoads
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.stored_groups import (
     ConsumerGroupMetadataKey,
@@ -99,6 +100,24 @@ def answers_come_before_replicas() -> list[Patch]:
         return written
 
     return [(HostedGroups, "_write_records", write_records)]
+
+
+@mutant
+def answers_come_before_replicas_have_what_was_loaded() -> list[Patch]:
+    """A member gets its answer before the records that its coordinator was loaded from are committed."""
+    return [(UncommittedLoads, "begin", lambda self, partition: None)]
+
+
+@mutant
+def upgraded_members_have_what_they_are_assigned_alone() -> list[Patch]:
+    """A group that becomes a consumer group forgets what members read until their SyncGroup is answered."""
+    original = migration._upgraded
+
+    def upgraded(*given: Any) -> Any:
+        claim = original(*given)
+        return claim._replace(member=replace(claim.member, revoking=members.NO_PARTITIONS))
+
+    return [(migration, "_upgraded", upgraded)]
 
 
 @mutant

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ottla.broker.coordinators.coordinator_partitions import KeyValue
@@ -173,6 +173,12 @@ class BrokerStore:
 
     def is_alone(self, partition: int, leader_epoch: int) -> bool:
         return False
+
+    def committed(self, partition: int, leader_epoch: int) -> Callable[[], Awaitable[None]] | None:
+        if not self._is_present(leader_epoch):
+            return _never
+        end = self._log.end
+        return None if end <= self._log.high_watermark else lambda: self._log.replicated(end)
 
     async def read(self, partition: int, leader_epoch: int) -> AsyncIterator[bytes]:
         entries = list(self._log.entries)

@@ -21,6 +21,13 @@ FAILED = {
     1808: "a removed classic member that joined again counted as one that reads what it has lost",
     1836: "a classic member that joined left expressions without topics",
     1970: "a downgraded group that was upgraded again forgot what members have",
+    3610: "a classic member that read a deleted topic did not say that it has it (a fault of the simulation)",
+    4238: "an upgraded group forgot what a member reads until it has its new assignment",
+    4524: "a commit in a generation that was lost had to be taken (a fault of the simulation)",
+    5514: "a downgraded group did not rebalance once its coordinator had moved",
+    6035: "a coordinator answered from records that were lost with it",
+    7636: "an upgraded group forgot what a member reads until it has its new assignment",
+    7765: "an upgraded group forgot what a member reads until it has its new assignment",
 }
 """Seeds that have failed, each with what was wrong."""
 NOTICED_BY = {
@@ -32,6 +39,8 @@ NOTICED_BY = {
     "upgraded_members_have_nothing": 66,
     "classic_members_alone_are_not_asked_to_join": 14,
     "work_goes_on_without_its_records": 8,
+    "answers_come_before_replicas_have_what_was_loaded": 6035,
+    "upgraded_members_have_what_they_are_assigned_alone": 7636,
 }
 """A seed for each mutant that the first two do not notice: it is tried before all others."""
 

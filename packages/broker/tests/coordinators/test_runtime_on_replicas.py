@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,42 @@ async def test_a_read_says_how_many_replicas_its_records_wait_for(tmp_path: Path
 
     with pytest.raises(NotEnoughReplicas, match=r"1 in-sync replica\(s\), min.insync.replicas is 2"):
         assert [chunk async for chunk in store.read(0, 3)]
+    plane.logs.close()
+
+
+async def awaited(waits: Awaitable[None]) -> None:
+    await waits
+
+
+@pytest.mark.parametrize("min_insync_replicas", ["1", "3"])
+async def test_a_leader_knows_when_all_that_it_has_is_committed(
+    tmp_path: Path, min_insync_replicas: str
+) -> None:
+    plane = DataPlane(tmp_path)
+    partition = await plane.lead(
+        LEDGER_TOPIC,
+        0,
+        leader_epoch=3,
+        isr=(1, 2),
+        replicas=(1, 2),
+        min_insync_replicas=min_insync_replicas,
+    )
+    store = ReplicatedStore(plane.replicas, LEDGER_TOPIC, lambda: 1)
+    assert store.committed(0, 3) is None
+    record = TransitionCodec().encode(Transition(KEY, "Prepared"))
+    store.append(0, [record], 0, leader_epoch=3, required_acks=1)
+
+    committed = store.committed(0, 3)
+    assert committed is not None
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(awaited(committed()))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        partition.fetched(2, 1, 0, plane.environment.clock.now_ms())
+
+    assert store.committed(0, 3) is None
+    with pytest.raises(FencedLeaderEpoch):
+        store.committed(0, 2)
     plane.logs.close()
 
 

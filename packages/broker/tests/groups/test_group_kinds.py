@@ -38,6 +38,7 @@ from ottla.broker.groups.testing import (
     a_join,
     leading,
     offset,
+    resign,
     settle,
 )
 from ottla.protocol.errors import (
@@ -277,6 +278,58 @@ async def test_a_coordinator_whose_records_are_not_replicated_refuses_no_member_
         )
 
         assert list(refused) == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+
+
+@in_virtual_time
+async def test_answers_and_refusals_wait_until_the_records_of_a_load_are_committed() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store, kinds=CLUBS) as groups:
+        await enter(groups, "a")
+    store.hold = True
+    async with leading(store, kinds=CLUBS) as groups, asyncio.TaskGroup() as tasks:
+        looked = tasks.create_task(look(groups))
+        refused = tasks.create_task(refusal(enter(groups, "")))
+        await asyncio.sleep(1)
+        assert not looked.done()
+        assert not refused.done()
+
+        store.release()
+
+        assert await looked == ["a"]
+        assert await refused is ErrorCode.INVALID_REQUEST
+        assert await look(groups) == ["a"]
+
+
+@in_virtual_time
+async def test_answers_that_wait_too_long_for_the_records_of_a_load_are_to_be_asked_again() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store, kinds=CLUBS) as groups:
+        await enter(groups, "a")
+    store.hold = True
+    async with leading(store, kinds=CLUBS) as groups, asyncio.TaskGroup() as tasks:
+        assert await refusal(look(groups)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        looked = tasks.create_task(look(groups))
+        await asyncio.sleep(1)
+        assert not looked.done()
+
+        store.release()
+
+        assert await looked == ["a"]
+
+
+@in_virtual_time
+async def test_who_waits_for_the_records_of_a_load_hears_that_the_coordinator_has_moved() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store, kinds=CLUBS) as groups:
+        await enter(groups, "a")
+    store.hold = True
+    async with leading(store, kinds=CLUBS) as groups, asyncio.TaskGroup() as tasks:
+        refused = tasks.create_task(refusal(look(groups)))
+        await asyncio.sleep(0.1)
+
+        resign(groups)
+
+        assert await refused is ErrorCode.NOT_COORDINATOR
 
 
 async def refusal(request: Awaitable[Any]) -> ErrorCode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.broker.coordinators.coordinator_partitions import KeyValue
@@ -70,6 +71,13 @@ class CoordinatorStore(Protocol):
 
     def is_alone(self, partition: int, leader_epoch: int) -> bool:
         """Whether no other replica is in the ISR, so that no other broker can have been elected.
+
+        Raises NotLeaderOrFollower or FencedLeaderEpoch when this leadership is over.
+        """
+        ...
+
+    def committed(self, partition: int, leader_epoch: int) -> Callable[[], Awaitable[None]] | None:
+        """Return the wait until all that the log has now is committed; None if it is.
 
         Raises NotLeaderOrFollower or FencedLeaderEpoch when this leadership is over.
         """
@@ -163,6 +171,19 @@ class ReplicatedStore:
     def is_alone(self, partition: int, leader_epoch: int) -> bool:
         leader = self._replicas.leader(TopicPartition(self._topic, partition), leader_epoch)
         return len(leader.core.maximal_isr) <= 1
+
+    def committed(self, partition: int, leader_epoch: int) -> Callable[[], Awaitable[None]] | None:
+        leader = self._replicas.leader(TopicPartition(self._topic, partition), leader_epoch)
+        end = leader.log.log_end_offset
+        if leader.high_watermark >= end:
+            return None
+
+        async def wait() -> None:
+            # Whoever may be elected has them, be it fewer than min.insync.replicas.
+            with suppress(NotEnoughReplicasAfterAppend):
+                await leader.replicated(end)
+
+        return wait
 
     async def read(self, partition: int, leader_epoch: int) -> AsyncIterator[bytes]:
         topic_partition = TopicPartition(self._topic, partition)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition, RecordCodec, S
@@ -151,7 +151,22 @@ class RecordWriter(Generic[S, R]):
             appended = self._append(partition, [unused], required_acks=1)
         except KafkaError as error:
             return error
-        return None if appended.committed is None else await self._outcome_of(appended)
+        return None if appended.committed is None else await self._outcome_of(appended.committed)
+
+    def is_committed(self, partition: CoordinatorPartition[S]) -> bool:
+        """Whether all that the log has now is known to be committed."""
+        try:
+            return self._store.committed(partition.number, partition.leader_epoch) is None
+        except KafkaError:
+            return False
+
+    async def until_committed(self, partition: CoordinatorPartition[S]) -> KafkaError | None:
+        """Return None once all that the log has now is committed; else why it is not."""
+        try:
+            committed = self._store.committed(partition.number, partition.leader_epoch)
+        except KafkaError as error:
+            return error
+        return None if committed is None else await self._outcome_of(committed)
 
     def _append(
         self,
@@ -209,14 +224,14 @@ class RecordWriter(Generic[S, R]):
         appended: AppendedBatch,
         settled: Settled,
     ) -> None:
-        error = await self._outcome_of(appended)
+        assert appended.committed is not None
+        error = await self._outcome_of(appended.committed)
         settled(self._replayed(partition, records, appended.position) if error is None else error)
 
-    async def _outcome_of(self, appended: AppendedBatch) -> KafkaError | None:
-        assert appended.committed is not None
+    async def _outcome_of(self, committed: Callable[[], Awaitable[None]]) -> KafkaError | None:
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
-                await appended.committed()
+                await committed()
         except TimeoutError:
             return RequestTimedOut()
         except KafkaError as error:

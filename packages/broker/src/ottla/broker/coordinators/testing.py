@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -112,6 +112,14 @@ class MemoryStore:
     def is_alone(self, partition: int, leader_epoch: int) -> bool:
         self._check(partition, leader_epoch)
         return not self.has_followers
+
+    def committed(self, partition: int, leader_epoch: int) -> Callable[[], Awaitable[None]] | None:
+        self._check(partition, leader_epoch)
+        if not self.hold:
+            return None
+        held = _HeldAppend()
+        self._held.append(held)
+        return lambda: self._wait(held)
 
     async def read(self, partition: int, leader_epoch: int) -> AsyncIterator[bytes]:
         present = list(self.batches[partition])

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
+    from ottla.broker.groups.hosting.uncommitted_loads import UncommittedLoads
     from ottla.broker.metrics import Meter, Metrics
     from ottla.broker.runtime.background_tasks import BackgroundTasks
     from ottla.broker.runtime.environment import Environment
@@ -134,6 +135,7 @@ class HostedGroups:
         self.writer: RecordWriter[GroupsState, LogRecord] = RecordWriter(
             store, codec, clock, tasks, config.offsets_commit_timeout_ms
         )
+        self._loads: UncommittedLoads | None = None
 
     # ---- finding groups
 
@@ -230,7 +232,7 @@ class HostedGroups:
 
     def perform(self, hosted: HostedGroup, outcome: StepOutcome) -> None:
         """Perform the effects of a step: write, reply, and wait for the next deadline."""
-        if not outcome.records and hosted.behind is None:
+        if not outcome.records and self._behind(hosted) is None:
             self._reply(outcome.replies)
             self._begin_work(hosted, outcome)
         elif self._write_records(hosted, outcome):
@@ -260,8 +262,9 @@ class HostedGroups:
         A step without records may have seen what is not committed yet: its replies wait for the last records.
         """
         if not outcome.records:
-            assert hosted.behind is not None
-            hosted.behind += outcome.replies
+            behind = self._behind(hosted)
+            assert behind is not None
+            behind += outcome.replies
             return True
         before, waiting = hosted.group, outcome.replies
         partition = self.runtime.partitions.get(hosted.partition)
@@ -290,15 +293,26 @@ class HostedGroups:
                 self.step(hosted, event)
         return True
 
+    def _behind(self, hosted: HostedGroup) -> list[AnyReply] | None:
+        """Return the replies that wait for records which the next one may have seen; None without such.
+
+        Replies of a classic group do not wait for a load: its members learn a generation before the log.
+        """
+        if hosted.behind is not None or hosted.classic is not None:
+            return hosted.behind
+        if self._loads is None:
+            return None
+        return self._loads.behind(self.runtime.partitions.get(hosted.partition))
+
     async def until_committed(self, hosted: HostedGroup) -> None:
         """Wait until the last records of a group are committed. Raises the error of their write.
 
         A coordinator that was deposed unnoticed removes members whose heartbeats its successor has got: it
         must refuse nobody for that.
         """
-        if hosted.behind is not None:
+        if (behind := self._behind(hosted)) is not None:
             committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            hosted.behind.append(Reply(committed, None))
+            behind.append(Reply(committed, None))
             await committed
 
     async def _do(self, hosted: HostedGroup, group: HostableGroup, work: Work) -> None:
@@ -362,6 +376,7 @@ class HostedGroups:
     def _loaded(self, partition: GroupPartition, facts: LoadFacts) -> None:
         for producer_id, commit in self._ended_early.pop(partition, ()):
             partition.state.end_transaction(producer_id, commit=commit)
+        self._keep_replies(partition)
         groups = partition.state.groups
         deleted = self._deleted_early.pop(partition, ())
         for hosted in list(groups.values()):
@@ -375,7 +390,19 @@ class HostedGroups:
                    "took_ms": round(facts.took_ms)},
         )  # fmt: skip
 
+    def _keep_replies(self, partition: GroupPartition) -> None:
+        """Keep the replies of a partition until what it was loaded from is committed."""
+        if self.writer.is_committed(partition):
+            return
+        from ottla.broker.groups.hosting.uncommitted_loads import UncommittedLoads
+
+        if self._loads is None:
+            self._loads = UncommittedLoads(self.writer, self._tasks, reply=self._reply, refuse=_refuse)
+        self._loads.begin(partition)
+
     def _unloaded(self, partition: GroupPartition) -> None:
+        if self._loads is not None:
+            self._loads.end(partition)
         self._ended_early.pop(partition, None)
         self._deleted_early.pop(partition, None)
         for hosted in list(partition.state.groups.values()):
