@@ -53,10 +53,18 @@ def test_pages_of_several_brokers_are_one_list_of_json(url: str) -> None:
 def test_a_page_that_is_not_there_is_one_line(url: str) -> None:
     for given, said in (
         (f"{url}/other", "404"),
-        ("http://127.0.0.1:1", "cannot be read"),
+        ("http://127.0.0.1:1", "/clients cannot be read: [Errno 111] Connection refused. A broker has"),
         ("127.0.0.1:9308", "needs a URL"),
     ):
         done = CliRunner().invoke(clients, ["--metrics", given])
 
         assert done.exit_code != 0
         assert said in done.output
+
+
+def test_without_a_page_the_setting_of_the_broker_is_named() -> None:
+    done = CliRunner().invoke(clients, [])
+
+    assert done.exit_code == 2
+    assert "give --metrics URL. A broker has such a page" in done.output
+    assert "--metrics-port 9308" in done.output

@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -155,3 +157,29 @@ def test_a_broker_of_a_shared_cluster_that_ended_by_itself_is_named(cluster: Bro
         cluster.restore()
 
     ended.kill()
+
+
+@pytest.mark.ottla_broker(metrics_port=0)
+def test_each_broker_of_the_cluster_has_a_page_of_metrics(ottla_cluster: BrokerCluster) -> None:
+    pages = {}
+    for node, url in ottla_cluster.metrics_urls.items():
+        with urlopen(url, timeout=BOUND_S) as answer:
+            pages[node] = answer.read().decode()
+
+    active = "kafka_controller_kafkacontroller_activecontrollercount 1.0"
+    assert list(pages) == [1, 2, 3]
+    assert len([node for node, page in pages.items() if active in page]) == 1
+
+
+def test_a_process_without_a_page_of_metrics_says_how_to_have_one(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+
+    with pytest.raises(BrokerFailed, match=r"metrics\.port=0"):
+        _ = broker.metrics_url
+
+
+def test_a_process_that_is_not_started_has_no_address_of_its_page(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, {"metrics.port": "0"})
+
+    with pytest.raises(BrokerFailed, match="start the broker first"):
+        _ = broker.metrics_url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,39 @@ def test_arguments_that_name_no_levels_are_refused(arguments: tuple[str, ...], p
     assert problem in refused.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("upgrade", "group.version=9"), "group.version can be 0 to 1, not 9."),
+        (
+            ("upgrade", "shar.version=1"),
+            "unknown feature 'shar.version': did you mean 'share.version'? "
+            "The cluster has group.version, share.version, streams.version, transaction.version.",
+        ),
+        (
+            ("upgrade", "share.version=0"),
+            "share.version is 2, and 0 is lower: use `ottla feature downgrade share.version=0`.",
+        ),
+    ],
+)
+def test_a_level_that_cannot_be_had_is_refused_with_what_to_write(
+    arguments: tuple[str, ...], problem: str, broker: BrokerThread
+) -> None:
+    refused = ottla_feature(broker, *arguments)
+
+    assert (refused.exit_code, refused.output) == (1, f"Error: {problem}\n")
+
+
+def test_a_level_above_the_present_one_is_no_downgrade(broker: BrokerThread) -> None:
+    ottla_feature(broker, "downgrade", "share.version=0")
+
+    refused = ottla_feature(broker, "downgrade", "share.version=1")
+
+    assert refused.output == (
+        "Error: share.version is 0, and 1 is higher: use `ottla feature upgrade share.version=1`.\n"
+    )
+
+
 async def test_a_level_that_cannot_be_had_is_refused_by_the_controller(broker: BrokerThread) -> None:
     async with Admin(broker.bootstrap_servers) as admin:
         with pytest.raises(InvalidUpdateVersion, match="only supports versions 0-1"):
@@ -90,6 +124,11 @@ async def test_a_safe_downgrade_of_transactions_says_which_of_them_have_to_end(b
                 await producer.flush()
                 with pytest.raises(FeatureUpdateFailed, match=r"billing-1 are open\. End them first"):
                     await admin.features.update({"transaction.version": 0}, Change.SAFE_DOWNGRADE)
+                refused = await asyncio.to_thread(ottla_feature, broker, "downgrade", "transaction.version=0")
+                assert refused.output == (
+                    "Error: Feature transaction.version is in use: the transactions of billing-1 are open. "
+                    "End them first, or add --unsafe.\n"
+                )
 
                 await admin.features.update({"group.version": 0}, Change.SAFE_DOWNGRADE)
                 await admin.features.update({"transaction.version": 0}, Change.UNSAFE_DOWNGRADE)

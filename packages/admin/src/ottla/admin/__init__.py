@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         BROKER,
         BROKER_LOGGER,
         CLIENT_ID,
+        CLIENT_METRICS,
         GROUP,
         IP,
         TOPIC,
@@ -77,6 +78,7 @@ __all__ = [
     "BROKER",
     "BROKER_LOGGER",
     "CLIENT_ID",
+    "CLIENT_METRICS",
     "EARLIEST",
     "GROUP",
     "GROUP_TYPES",
@@ -146,7 +148,7 @@ _DEFINED_IN = {
     "ottla.admin.brokers": "Broker BrokerVersions Brokers ClusterDescription Feature LogDir ReplicaOnDisk",
     "ottla.admin.cluster_health": "ClusterState PartitionHealth Problem problems",
     "ottla.admin.configs": (
-        "BROKER BROKER_LOGGER CLIENT_ID GROUP IP TOPIC USER ConfigEntry Configs Quota Quotas"
+        "BROKER BROKER_LOGGER CLIENT_ID CLIENT_METRICS GROUP IP TOPIC USER ConfigEntry Configs Quota Quotas"
     ),
     "ottla.admin.features": "Change ClusterFeatures FeatureLevel Features",
     "ottla.admin.group_descriptions": (

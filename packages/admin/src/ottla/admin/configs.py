@@ -32,6 +32,8 @@ from ottla.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from ottla.protocol.schema import Message
 
@@ -40,6 +42,7 @@ R = TypeVar("R", bound=Message)
 TOPIC: Final = 2
 BROKER: Final = 4
 BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 
 SOURCES: Final = {
@@ -49,6 +52,7 @@ SOURCES: Final = {
     4: "server.properties",
     5: "default",
     6: "logger",
+    7: "client metrics",
     8: "group",
 }
 _SET, _UNSET = 0, 1
@@ -83,7 +87,7 @@ class ConfigEntry:
 
 
 class Configs:
-    """Configuration by resource: TOPIC or GROUP and its name, BROKER and its id ("" for all brokers)."""
+    """Configuration by resource: a kind and a name. That of a BROKER is its id, or "" for all brokers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -126,6 +130,26 @@ class Configs:
                 _raise(kind, name, Operation.ALTER_CONFIGS, result.error_code, result.error_message)
 
         await self._cluster.retry(f"changing the configuration of {name!r}", ask)
+
+    async def names(self, kind: int) -> list[str]:
+        """Return the names of the resources of a kind that have a configuration, sorted.
+
+        CLIENT_METRICS are the subscriptions of client metrics, GROUP the groups with settings of their own.
+        Raises UnsupportedByBroker for brokers before Kafka 3.7, and before 4.1 for all but CLIENT_METRICS.
+        """
+        request = ListConfigResourcesRequest(resource_types=[] if kind == CLIENT_METRICS else [kind])
+        min_version = None if kind == CLIENT_METRICS else 1
+
+        async def ask() -> list[str]:
+            response = await self._cluster.send_to_any(
+                request, ListConfigResourcesResponse, min_version=min_version
+            )
+            need = Need(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
+            raise_for(response.error_code, None, need)
+            found = response.config_resources
+            return sorted(each.resource_name for each in found if each.resource_type == kind)
+
+        return await self._cluster.retry("listing what has a configuration", ask)
 
     async def _send(self, kind: int, name: str, request: Message, response_type: type[R]) -> R:
         # Only a broker itself knows its own values; any broker serves the others.

@@ -1,4 +1,7 @@
-"""Real brokers for tests: on a thread of the test's process, in a separate process, or three of a cluster."""
+"""Real brokers for tests: on a thread of the test's process, in a separate process, or three of a cluster.
+
+The module has over 500 lines because tests of other projects import every kind of broker from this one name.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ottla.zookeeper.apache_server import free_port as free_port
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 LOG_LEVEL_VARIABLE = "TEST_BROKERS_LOG_LEVEL"
 """An environment variable with the log level of `BrokerProcess`."""
+METRICS_PORT: Final = "metrics.port"
+_NO_METRICS: Final = "the broker has no page of metrics: start it with metrics.port=0"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 
@@ -69,7 +74,7 @@ class BrokerThread:
         Raises BrokerFailed for a broker without that page.
         """
         if self.broker is None or self.broker.config.metrics_port < 0:
-            raise BrokerFailed("the broker has no page of metrics: start it with metrics.port=0")
+            raise BrokerFailed(_NO_METRICS)
         config = self.broker.config
         scheme = "http" if config.metrics_ssl_keystore_location is None else "https"
         return f"{scheme}://{config.metrics_host}:{self.broker.metrics_port}/metrics"
@@ -251,6 +256,20 @@ class BrokerProcess:
         return f"{self.host}:{self.port}"
 
     @property
+    def metrics_url(self) -> str:
+        """The page of the broker's metrics, and of those that clients push; `metrics.port=0` serves it.
+
+        Raises BrokerFailed for a broker without that page.
+        """
+        port = int(self._settings.get(METRICS_PORT, "-1"))
+        if port < 0:
+            raise BrokerFailed(_NO_METRICS)
+        if port == 0:
+            raise BrokerFailed("the page of metrics has no port yet: start the broker first")
+        scheme = "https" if "metrics.ssl.keystore.location" in self._settings else "http"
+        return f"{scheme}://{self._settings.get('metrics.host', self.host)}:{port}/metrics"
+
+    @property
     def pid(self) -> int:
         """The process id of the running broker."""
         assert self._process is not None, "start the broker first"
@@ -270,6 +289,8 @@ class BrokerProcess:
         """Start the process and return once it accepts connections."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self.port = self.port or free_port(self.host)
+        if self._settings.get(METRICS_PORT) == "0":  # another process could not tell which one it took
+            self._settings[METRICS_PORT] = str(free_port(self.host))
         settings = settings_for_tests(self.data_dir, self.host, self.port, self._settings)
         flags = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         with self.log_file.open("ab") as output:
@@ -384,6 +405,15 @@ class BrokerCluster:
     def bootstrap_servers(self) -> str:
         """The addresses of all brokers as clients take them."""
         return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
+
+    @property
+    def metrics_urls(self) -> dict[int, str]:
+        """The pages of the brokers' metrics by their ids; `metrics.port=0` serves them.
+
+        Each broker counts its own: a group's meters stand on the page of its coordinator. Raises BrokerFailed
+        for brokers without that page.
+        """
+        return {node: broker.metrics_url for node, broker in self.brokers.items()}
 
     def __enter__(self) -> Self:
         from ottla.zookeeper.testing import Background

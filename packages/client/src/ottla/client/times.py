@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ottla.client.environment import now_ms as clock_ms
@@ -22,6 +22,11 @@ def duration_s(text: str) -> float:
     if not parts or "".join(part[0] for part in parts) != text.strip():
         raise ValueError(f"{text!r} is not a duration like 500ms, 90s, 1h30m or 2d")
     return sum(float(part[1]) * _UNITS_S[part[2]] for part in parts)
+
+
+def utc_text(timestamp_ms: int) -> str:
+    """Return a timestamp to the second in UTC, as `2026-01-31T08:00:00Z`, which `time_ms` reads."""
+    return datetime.fromtimestamp(timestamp_ms // 1_000, UTC).isoformat().replace("+00:00", "Z")
 
 
 def time_ms(given: str | datetime, *, now_ms: int | None = None) -> int:

@@ -311,7 +311,9 @@ console.add_command(token)
 @console.command()
 @click.argument("folder", type=click.Path(file_okay=False), default=".")
 def dashboard(folder: str) -> None:
-    """Write a Grafana dashboard and Prometheus alert rules over /metrics into a folder.
+    """Write a Grafana dashboard and Prometheus alert rules.
+
+    They go into a folder, and use the metrics of /metrics.
 
     \b
     Examples:
@@ -343,7 +345,9 @@ def alerts() -> None:
 )
 @cluster_options
 def check(rules: str, seconds: float, bootstrap_server: str, properties: str | None) -> None:
-    """Check rules now: print that which they find, and exit with 1 if there is anything.
+    """Check rules now, and print that which they find.
+
+    The exit status is 1 if there is anything.
 
     A rule holds at once, whatever its for_minutes.
 
@@ -384,7 +388,9 @@ def check(rules: str, seconds: float, bootstrap_server: str, properties: str | N
     help="The file that the console writes, ~/.local/state/ottla/console.sqlite by default.",
 )
 def try_rules(rules: str, hours: float, history: str | None) -> None:
-    """Test rules over the last hours: print what they would have raised and cleared. Nothing is sent.
+    """Print what rules would have raised in the last hours.
+
+    And what they would have cleared. Nothing is sent.
 
     It reads the history that `ottla console` keeps, and asks no broker.
 

@@ -34,7 +34,9 @@ class Measured(NamedTuple):
 def consume(
     topic: str, count: int, live: bool, as_json: bool, bootstrap_server: str, properties: str | None
 ) -> None:
-    """Read records from the first on, and print the rate; ends early after ten seconds without any.
+    """Read records from the first on, and print the rate.
+
+    Reading ends early after ten seconds without any record.
 
     With --live, the latency is from a record's timestamp to its arrival: run `ottla perf produce --rate`
     beside it on the same machine, as both read its clock.

@@ -47,7 +47,10 @@ Examples:
 def offsets(
     names: tuple[str, ...], hosts: str | None, as_json: bool, bootstrap_server: str, properties: str | None
 ) -> None:
-    """Show offset, log end, lag and owner of each partition that groups read. Default: all groups."""
+    """Show offset, log end, lag and owner by partition.
+
+    The partitions are those that the groups read. Default: all groups.
+    """
     if hosts is not None:
         rows = _from_zookeeper(hosts, names, load_config(properties))
     else:
@@ -107,7 +110,10 @@ Examples:
 @_zookeeper_option
 @cluster_options
 def verify_rebalance(name: str, hosts: str | None, bootstrap_server: str, properties: str | None) -> None:
-    """Check that each partition of the topics that a group reads has one owner; exit with 1 if not."""
+    """Check that each partition of a group has one owner.
+
+    The partitions are those of the topics that the group reads. The exit status is 1 if one has none, or two.
+    """
     if hosts is not None:
         from ottla.consumer.zookeeper import group_admin
         from ottla.consumer.zookeeper.cli import with_session

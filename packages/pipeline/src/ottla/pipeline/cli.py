@@ -80,7 +80,9 @@ def run(
     status_token_file: str | None,
     status_open: bool,
 ) -> None:
-    """Run a pipeline until it is stopped (Ctrl+C, SIGTERM), or with --once until all records are read.
+    """Run a pipeline until it is stopped.
+
+    Ctrl+C and SIGTERM stop it. With --once it ends when all records are read.
 
     \b
     Examples:
@@ -180,7 +182,9 @@ def check(files: tuple[Path, ...]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @profile_option
 def list_(places: tuple[Path, ...], as_json: bool) -> None:
-    """List the kinds of pipelines, or those that files and folders declare.
+    """List the kinds of pipelines, or those that files declare.
+
+    A folder stands for all the files in it.
 
     \b
     Examples:
@@ -202,7 +206,7 @@ def list_(places: tuple[Path, ...], as_json: bool) -> None:
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl+C.")
 @profile_option
 def status(file: Path, as_json: bool, watch: bool) -> None:
-    """Show the progress of a pipeline: rows/s, lag, late rows, batch times.
+    """Show a pipeline's rows/s, lag, late rows and batch times.
 
     \b
     Examples:
@@ -240,7 +244,9 @@ def sample(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Fill a topic with sample data for a kind of pipeline, or print its declaration.
+    """Fill a topic with sample data for a kind of pipeline.
+
+    Or print the declaration of its pipeline.
 
     \b
     Examples:
@@ -296,7 +302,9 @@ def new(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Draft a declaration from the schema or the records of a topic, show it, and write it.
+    """Draft a declaration from a topic, show it, and write it.
+
+    The fields are those of the topic's schema, or of its records.
 
     Values that name a schema of the registry have the columns of that schema; of others, a sample shows them.
 

@@ -134,7 +134,9 @@ def perf_produce(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Write records of random text; print the rate, and percentiles of the time to the acknowledgement.
+    """Write records of random text; print rate and latency.
+
+    The latency is the time to the acknowledgement, by percentiles.
 
     Without --rate the buffer is kept full, and the latency is that of waiting in it.
 

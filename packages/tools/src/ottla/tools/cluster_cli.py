@@ -97,7 +97,9 @@ def start(
     detach: bool,
     hosts: HostsOptions | None,
 ) -> None:
-    """Start a cluster on this machine, or what does not run of the one in a directory.
+    """Start a cluster on this machine.
+
+    Of a cluster that is in the directory already, what does not run is started.
 
     The jars of Apache's ZooKeeper are looked for in ZOOKEEPER_HOME, Debian's package, Maven's cache and
     pyspark, in this order. Ottla's own server is one process for all brokers and needs no Java. New topics
@@ -299,7 +301,9 @@ async def _until_ended(started: Processes, stopping: asyncio.Event) -> None:
 )  # fmt: skip
 @hosts_options
 def stop(data_dir: Path, hosts: HostsOptions | None) -> None:
-    """Stop all processes of the cluster in a directory: the brokers cleanly, then ZooKeeper.
+    """Stop all processes of the cluster in a directory.
+
+    The brokers are stopped first and cleanly, then ZooKeeper.
 
     \b
     Example:

@@ -37,7 +37,9 @@ Examples:
     help="Directory of `ottla zookeeper start --embedded`. Default: the one in LOG_DIR.",
 )  # fmt: skip
 def rebuild(log_dirs: tuple[Path, ...], coordinator_dir: Path | None) -> None:
-    """Rebuild the topics of an embedded coordinator after its files were damaged or lost.
+    """Rebuild the topics of a damaged embedded coordinator.
+
+    Its files were damaged or lost.
 
     Give every directory of log.dirs, of all brokers; they must be stopped. Topics, partitions, topic ids and
     the cluster's id come from the directories, everything else from what can still be read of the

@@ -246,7 +246,9 @@ Examples:
 @_list_option
 @_apply_option
 def secure(connect: str, properties: Path | None, names_all: bool, apply: bool) -> None:
-    """Close the znodes of a cluster to all but its brokers; show what that changes, or do it with --apply.
+    """Close the znodes of a cluster to all but its brokers.
+
+    Without --apply it shows what that would change.
 
     Only the identity of this command may write then, which must be that of the brokers; all may read, but for
     the znodes with secrets (/config/users, /config/brokers, /delegation_token/tokens). /consumers stays open.
@@ -268,7 +270,9 @@ Examples:
 @_list_option
 @_apply_option
 def open_znodes(connect: str, properties: Path | None, names_all: bool, apply: bool) -> None:
-    """Open the znodes of a cluster to everybody again; show what that changes, or do it with --apply.
+    """Open the znodes of a cluster to everybody again.
+
+    Without --apply it shows what that would change.
 
     Restart the brokers with zookeeper.set.acl=false before, or what they create is closed again.
     """

@@ -96,7 +96,9 @@ def add(
     properties: str | None,
     **resources: Any,
 ) -> None:
-    """Add access rules: one for each principal, resource, operation and host.
+    """Add access rules.
+
+    One is added for each principal, resource, operation and host.
 
     READ, WRITE, DELETE and ALTER allow DESCRIBE too, and ALTER_CONFIGS allows DESCRIBE_CONFIGS. Options that
     name resources may be repeated.
@@ -229,7 +231,9 @@ def _filters(given: dict[str, Any]) -> list[AclFilter]:
 @json_option
 @cluster_options
 def list_acls(as_json: bool, bootstrap_server: str, properties: str | None, **given: Any) -> None:
-    """List access rules: all, or those about some resources, a user, a host or an operation.
+    """List access rules.
+
+    All are listed, or those about some resources, a user, a host or an operation.
 
     \b
     Examples:

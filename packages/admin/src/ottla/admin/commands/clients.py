@@ -18,11 +18,14 @@ _COLUMNS: Final = (
 )  # fmt: skip
 _MAX_CELL_LENGTH: Final = 60
 _TIMEOUT_S: Final = 10
+ADVICE: Final = (
+    "A broker has such a page with `ottla broker start --metrics-port 9308`, or metrics.port=9308."
+)
 
 
 @click.command()
 @click.option(
-    "--metrics", "pages", multiple=True, required=True, metavar="URL",
+    "--metrics", "pages", multiple=True, metavar="URL",
     help="The metrics page of a broker, as http://127.0.0.1:9308. Repeatable.",
 )  # fmt: skip
 @click.option(
@@ -30,7 +33,11 @@ _TIMEOUT_S: Final = 10
 )
 @json_option
 def clients(pages: tuple[str, ...], token_file: str | None, as_json: bool) -> None:
-    """List the connections of brokers, with name and version of each client, address, rates and quotas.
+    """List the clients that are connected to brokers.
+
+    Each has the name and version of its library, its user, its address, and its rates beside their quotas,
+    from the page of the broker's metrics: start the broker with `--metrics-port 9308`, or with
+    metrics.port=9308 in its properties.
 
     A rate stands before its quota; without a quota it is not measured.
 
@@ -39,10 +46,15 @@ def clients(pages: tuple[str, ...], token_file: str | None, as_json: bool) -> No
       ottla clients --metrics http://127.0.0.1:9308
       ottla clients --metrics https://one:9308 --metrics https://two:9308 --token-file metrics.token --json
     """
+    if not pages:
+        raise click.UsageError(f"give --metrics URL. {ADVICE}")
     token = None if token_file is None else Path(token_file).read_text().strip()
     found = [_page(page, token) for page in pages]
     if as_json:
         show_json(found)
+        return
+    if not any(page["clients"] for page in found):
+        click.echo("No client is connected.")
         return
     show(
         _COLUMNS,
@@ -69,7 +81,8 @@ def _page(url: str, token: str | None) -> dict[str, Any]:
         advice = ": give --token-file" if error.code in (401, 403) else ""
         raise click.ClickException(f"{address} answered {error.code} {error.reason}{advice}") from None
     except (OSError, ValueError) as error:
-        raise click.ClickException(f"{address} cannot be read: {error}") from None
+        reason = getattr(error, "reason", error)  # of a connection that was refused
+        raise click.ClickException(f"{address} cannot be read: {reason}. {ADVICE}") from None
     return found
 
 

@@ -26,7 +26,10 @@ def cluster() -> None:
 @json_option
 @cluster_options
 def describe(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Show the controller, the brokers with their racks and leaders, and partitions without all replicas.
+    """Show the controller, the brokers, and incomplete partitions.
+
+    Brokers have their racks, and the number of partitions that they lead. A partition is incomplete while a
+    replica is missing.
 
     \b
     Examples:
@@ -94,7 +97,9 @@ def _topics(state: ClusterState) -> str:
 @json_option
 @cluster_options
 def info(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Show a cluster in a few lines: its id, controller, brokers, topics, partitions and groups.
+    """Show a cluster in a few lines.
+
+    They have its id, controller, brokers, topics, partitions and groups.
 
     \b
     Examples:
@@ -126,7 +131,9 @@ def info(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
 @json_option
 @cluster_options
 def health(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Print one line per problem of the cluster; exit with 1 if there is one.
+    """Print one line per problem of the cluster.
+
+    The exit status is 1 if there is one.
 
     Problems are a missing controller, brokers that hold replicas and are away, log directories that are
     offline or full, and partitions that have no leader, fewer in-sync replicas than min.insync.replicas, or

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from ottla.admin.commands import with_admin
-from ottla.client.commands import cluster_options, json_option, show
+from ottla.client.commands import cluster_options, did_you_mean, json_option, one_line, show
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ottla.admin import Admin, Change
-    from ottla.admin.features import FeatureLevel
+    from ottla.admin.features import ClusterFeatures, FeatureLevel
 
+NO_FEATURES: Final = "No broker of the cluster has a feature whose level can change."
 COLUMNS = ("feature", "level", "supported", "epoch", "off because of brokers")
 
 
 @click.group()
 def feature() -> None:
-    """Show and change which of Kafka's newer features are on in a cluster.
+    """Show and change which newer features are on in a cluster.
 
     group.version has consumer groups with assignments by the broker (KIP-848), share.version share groups
     (KIP-932), streams.version streams groups (KIP-1071), transaction.version 2 transactions whose epoch rises
@@ -34,7 +36,7 @@ def feature() -> None:
 @json_option
 @cluster_options
 def describe(as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Show the features of the cluster, their levels, and which brokers keep them off.
+    """Show features, their levels, and which brokers keep them off.
 
     \b
     Examples:
@@ -43,7 +45,7 @@ def describe(as_json: bool, bootstrap_server: str, properties: str | None) -> No
     """
     found = with_admin(bootstrap_server, properties, lambda admin: admin.features.describe())
     if not found.features and not as_json:
-        click.echo("No broker of the cluster has a feature whose level can change.")
+        click.echo(NO_FEATURES)
         return
     rows = [
         (
@@ -60,7 +62,7 @@ def _levels(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> di
     for text in given:
         name, _sign, level = text.partition("=")
         if not name or not (level.isascii() and level.isdigit()):
-            raise click.BadParameter(f"{text!r} must be FEATURE=LEVEL")
+            raise click.BadParameter(f"{text!r} must be FEATURE=LEVEL, as share.version=1")
         levels[name] = int(level)
     return levels
 
@@ -81,7 +83,9 @@ def upgrade(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Raise the levels of features: all of those named, or none.
+    """Raise the levels of features.
+
+    All of those named are changed, or none. A level can be had once every broker supports it.
 
     \b
     Examples:
@@ -118,7 +122,9 @@ def downgrade(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Lower the levels of features, 0 for off: all of those named, or none.
+    """Lower the levels of features, 0 for off.
+
+    All of those named are changed, or none.
 
     The command is refused, and says what has to end first, while groups of the feature's kind have members,
     or transactions are open. Do this before a broker of Apache Kafka joins the cluster to stay.
@@ -162,9 +168,66 @@ async def _above(admin: Admin) -> dict[str, int]:
 async def _change(
     admin: Admin, levels: Mapping[str, int], change: Change, dry_run: bool
 ) -> Mapping[str, int]:
-    if levels:
+    """Change levels, unless those of the cluster forbid it already. Raises ClickException."""
+    from ottla.protocol.errors import FeatureUpdateFailed, InvalidUpdateVersion
+
+    if not levels:
+        return levels
+    if problem := problem_of(levels, await admin.features.describe(), change):
+        raise click.ClickException(problem)
+    try:
         await admin.features.update(levels, change, validate_only=dry_run)
+    except (FeatureUpdateFailed, InvalidUpdateVersion) as error:
+        raise click.ClickException(reason_of(one_line(error))) from None
     return levels
+
+
+def problem_of(levels: Mapping[str, int], described: ClusterFeatures, change: Change) -> str | None:
+    """Return why a cluster with these features refuses a change of levels, and what to write instead."""
+    known = {feature.name: feature for feature in described.features}
+    if not known:
+        return NO_FEATURES
+    problems = (_problem(name, level, known, change) for name, level in levels.items())
+    return next(filter(None, problems), None)
+
+
+def _problem(name: str, level: int, known: Mapping[str, FeatureLevel], change: Change) -> str | None:
+    if (feature := known.get(name)) is None:
+        near = did_you_mean(name, known)
+        return f"unknown feature {name!r}{near or '.'} The cluster has {', '.join(known)}."
+    is_upgrade = change.name == "UPGRADE"
+    if level < feature.level and is_upgrade:
+        return _use_other("downgrade", feature, level)
+    if level > feature.level and not is_upgrade:
+        return _use_other("upgrade", feature, level)
+    return None
+
+
+def _use_other(command: str, feature: FeatureLevel, level: int) -> str:
+    side = "lower" if level < feature.level else "higher"
+    return (
+        f"{feature.name} is {feature.level}, and {level} is {side}: "
+        f"use `ottla feature {command} {feature.name}={level}`."
+    )
+
+
+_FRAME: Final = re.compile(
+    r"The update failed for all features since the following feature had an error: "
+    r"(?:Invalid update version (?P<level>-?\d+) for feature (?P<name>\S+?)\. )?(?P<reason>.*)"
+)
+"""Kafka's sentence around the reason for which a level is refused."""
+_RANGE: Final = re.compile(r"The controller only supports versions (?P<least>\d+)-(?P<most>\d+)\.")
+
+
+def reason_of(text: str) -> str:
+    """Return the reason out of a controller's answer, with the option of the command that it asks for."""
+    found = _FRAME.fullmatch(text)
+    if found is None:
+        return text
+    reason = found["reason"].replace("ask for an unsafe downgrade", "add --unsafe")
+    if (supported := _RANGE.fullmatch(reason)) is not None:
+        return f"{found['name']} can be {supported['least']} to {supported['most']}, not {found['level']}."
+    return reason if found["name"] is None else f"{found['name']} cannot be {found['level']}: {reason}"
 
 
 def _report(levels: Mapping[str, int], dry_run: bool) -> None:

@@ -52,7 +52,7 @@ def list_groups(types: tuple[str, ...], as_json: bool, bootstrap_server: str, pr
 @json_option
 @cluster_options
 def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Show the committed offset, lag and owners of each partition that a group reads.
+    """Show offsets, lag and owners of a group's partitions.
 
     A negative lag is a commit beyond the end of the partition: it was deleted and created again, or it lost
     records, and `auto_offset_reset` of the consumers decides where they go on. The offset of a share group is
@@ -134,7 +134,9 @@ group.add_command(reset_offsets)
 @click.option("--topic", "topics", multiple=True, required=True, help="TOPIC or TOPIC:PARTITION. Repeatable.")
 @cluster_options
 def delete_offsets(name: str, topics: tuple[str, ...], bootstrap_server: str, properties: str | None) -> None:
-    """Delete committed offsets of a group, of topics that none of its members reads.
+    """Delete committed offsets of a group.
+
+    Only those of topics that none of its members reads can be deleted.
 
     \b
     Examples:

@@ -41,7 +41,9 @@ def elect(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Elect leaders, and show the outcome for each partition; exit with 1 if one has failed.
+    """Elect leaders, and show the outcome for each partition.
+
+    The exit status is 1 if an election has failed.
 
     \b
     Examples:

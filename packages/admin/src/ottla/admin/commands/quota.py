@@ -70,7 +70,9 @@ def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_limit_options
 @cluster_options
 def set_quota(bootstrap_server: str, properties: str | None, **given: Any) -> None:
-    """Set limits of a user, a client id, a client id of a user, or an address. Other limits stay.
+    """Set limits of a user, a client id or an address.
+
+    A user and a client id together name that client id of that user. Other limits stay.
 
     \b
     Examples:
@@ -145,7 +147,9 @@ def _number(value: float) -> object:
 )  # fmt: skip
 @cluster_options
 def remove(keys: tuple[str, ...], bootstrap_server: str, properties: str | None, **given: Any) -> None:
-    """Remove limits of a user, a client id, a client id of a user, or an address.
+    """Remove limits of a user, a client id or an address.
+
+    A user and a client id together name that client id of that user.
 
     \b
     Examples:

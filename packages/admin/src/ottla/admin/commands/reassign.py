@@ -72,7 +72,10 @@ def generate(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Print a plan that spreads partitions and preferred leaders evenly over brokers, with few moves."""
+    """Print a plan that spreads partitions evenly over brokers.
+
+    Preferred leaders are spread too, with few moves.
+    """
     from ottla.admin.reassigning import decode_topics, encode_plans
 
     named = list(topics) + (_read(topics_file, decode_topics) if topics_file else [])
@@ -191,7 +194,9 @@ def execute(
 def verify(
     file: Path, preserve_throttles: bool, as_json: bool, bootstrap_server: str, properties: str | None
 ) -> None:
-    """Show how far the moves of a plan are; exit with 1 until all are complete.
+    """Show how far the moves of a plan are.
+
+    The exit status is 1 until all are complete.
 
     Once nothing moves any more, the throttles of the plan's topics and of all brokers are removed.
     """
@@ -228,7 +233,7 @@ def cancel(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Cancel moves: the partitions keep the replicas that they had before."""
+    """Cancel moves: partitions keep the replicas they had."""
     from ottla.admin.reassigning import cancel as revert
     from ottla.admin.reassigning import decode_plans
 

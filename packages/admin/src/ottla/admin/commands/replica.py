@@ -36,7 +36,9 @@ def _topic_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @json_option
 @cluster_options
 def verify(topics: tuple[str, ...], as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Read every replica and compare their batches byte by byte; exit with 1 at a difference.
+    """Read every replica and compare them byte by byte.
+
+    The exit status is 1 if there is a difference.
 
     Compared is what all replicas have, from the latest log start to the least log end. A replica that does
     not answer is a difference, and the others are compared without it. Replicas of compacted topics differ
@@ -83,7 +85,9 @@ def verify(topics: tuple[str, ...], as_json: bool, bootstrap_server: str, proper
 def lag(
     topics: tuple[str, ...], lagging: bool, as_json: bool, bootstrap_server: str, properties: str | None
 ) -> None:
-    """Show the log end of every replica, and the records that it lacks of its leader's.
+    """Show the log end of replicas, and how far they lag.
+
+    The lag of a replica is the number of its leader's records that it lacks.
 
     \b
     Examples:

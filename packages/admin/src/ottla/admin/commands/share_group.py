@@ -21,7 +21,9 @@ _MEMBERS = ("client", "host", "member id", "epoch", "rack", "partitions")
 
 @click.group(name="share-group")
 def share_group() -> None:
-    """List, describe, reset and delete share groups: those of ShareConsumers, which read topics as queues.
+    """List, describe, reset and delete share groups.
+
+    They are those of ShareConsumers, which read topics as queues.
 
     Records are acknowledged one by one: a group has a start offset, below which all are finished, and may
     have finished others from there on. Commands of `ottla group` are for groups of every type.
@@ -48,7 +50,7 @@ def list_groups(as_json: bool, bootstrap_server: str, properties: str | None) ->
 @json_option
 @cluster_options
 def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Show the start offset and the lag of each partition, or the members of a share group.
+    """Show a share group's start offsets and lag, or members.
 
     The lag counts the records that are not acknowledged yet, those that members have in work among them.
     Records acknowledged ahead are behind the start offset, and are not delivered again.
@@ -96,7 +98,9 @@ share_group.add_command(reset_share_offsets)
 @click.option("--topic", "topics", multiple=True, required=True, help="TOPIC. Repeatable.")
 @cluster_options
 def delete_offsets(name: str, topics: tuple[str, ...], bootstrap_server: str, properties: str | None) -> None:
-    """Delete the offsets of topics from a share group without members.
+    """Delete the offsets of topics from a share group.
+
+    The group must have no members.
 
     It reads them then as a new group does.
 

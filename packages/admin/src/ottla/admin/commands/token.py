@@ -34,7 +34,9 @@ def create(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Create a token for the user of the login, and print its id and password.
+    """Create a token, and print its id and password.
+
+    It is one for the user of the login.
 
     Clients log in with them by SCRAM, with sasl_token_auth (in Java: tokenauth="true"). The password is not
     kept anywhere here.
@@ -78,7 +80,7 @@ def renew(token_id: str, period_ms: int | None, bootstrap_server: str, propertie
         hmac = (await _find(admin, token_id)).hmac
         return await admin.tokens.renew(hmac, period_ms=-1 if period_ms is None else period_ms)
 
-    click.echo(f"Token {token_id} ends {_time(with_admin(bootstrap_server, properties, use))}.")
+    _report_end(token_id, with_admin(bootstrap_server, properties, use))
 
 
 @token.command()
@@ -99,7 +101,7 @@ def expire(token_id: str, period_ms: int | None, bootstrap_server: str, properti
         hmac = (await _find(admin, token_id)).hmac
         return await admin.tokens.expire(hmac, period_ms=-1 if period_ms is None else period_ms)
 
-    click.echo(f"Token {token_id} ends {_time(with_admin(bootstrap_server, properties, use))}.")
+    _report_end(token_id, with_admin(bootstrap_server, properties, use))
 
 
 @token.command(name="list")
@@ -109,7 +111,9 @@ def expire(token_id: str, period_ms: int | None, bootstrap_server: str, properti
 def list_tokens(
     owners: tuple[str, ...], as_json: bool, bootstrap_server: str, properties: str | None
 ) -> None:
-    """List the tokens that the user of the login may see, without their passwords.
+    """List tokens, without their passwords.
+
+    They are those that the user of the login may see.
 
     \b
     Examples:
@@ -134,8 +138,10 @@ async def _find(admin: Admin, token_id: str) -> DelegationToken:
 
 
 def _row(given: DelegationToken) -> tuple[object, ...]:
+    from ottla.client.times import utc_text
+
     times = (given.issued_at_ms, given.expires_at_ms, given.max_expires_at_ms)
-    return (given.token_id, given.owner, given.requester, list(given.renewers), *map(_time, times))
+    return (given.token_id, given.owner, given.requester, list(given.renewers), *map(utc_text, times))
 
 
 _KEYS = [column.replace(" ", "_") for column in _COLUMNS]
@@ -145,7 +151,7 @@ def _show(found: list[DelegationToken], *, as_json: bool) -> None:
     show(_COLUMNS, [_row(given) for given in found], as_json=as_json)
 
 
-def _time(timestamp_ms: int) -> str:
-    from datetime import UTC, datetime
+def _report_end(token_id: str, end_ms: int) -> None:
+    from ottla.client.times import utc_text
 
-    return datetime.fromtimestamp(timestamp_ms // 1_000, UTC).isoformat().replace("+00:00", "Z")
+    click.echo(f"Token {token_id} ends {utc_text(end_ms)}.")

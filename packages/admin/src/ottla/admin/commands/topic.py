@@ -95,7 +95,9 @@ def list_topics(internal: bool, as_json: bool, bootstrap_server: str, properties
 @json_option
 @cluster_options
 def describe(name: str, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
-    """Show a topic's partitions: leaders, replicas, first and end offsets, and its configuration.
+    """Show a topic's partitions and its configuration.
+
+    Partitions have their leaders, replicas, first and end offsets.
 
     A partition whose leader does not answer is shown without offsets.
 
@@ -217,7 +219,7 @@ def delete_records(
     bootstrap_server: str,
     properties: str | None,
 ) -> None:
-    """Delete the oldest records of topics, up to an offset or a time. This cannot be taken back.
+    """Delete the oldest records, up to an offset or a time. This cannot be taken back.
 
     \b
     Examples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +10,8 @@ from ottla.admin.commands import check_partition, named_partitions, with_admin
 from ottla.client.commands import Count, cluster_options, json_option, records, show, show_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ottla.admin import Admin
     from ottla.admin.transactions import PartitionProducer
     from ottla.protocol.topics import TopicPartition
@@ -99,18 +101,20 @@ def describe(transactional_id: str, as_json: bool, bootstrap_server: str, proper
         bootstrap_server, properties, lambda admin: admin.transactions.describe(transactional_id)
     )
     columns = (
-        "transactional id", "coordinator", "producer id", "producer epoch", "state", "timeout ms", "start ms",
+        "transactional id", "coordinator", "producer id", "producer epoch", "state", "timeout ms",
     )  # fmt: skip
     row = (
         found.transactional_id, found.coordinator, found.producer_id, found.producer_epoch, found.state,
-        found.timeout_ms, found.start_ms,
+        found.timeout_ms,
     )  # fmt: skip
     partitions = [(partition.topic, partition.partition) for partition in sorted(found.partitions)]
     if as_json:
         partition_rows = records(("topic", "partition"), partitions)
-        show_json({**records(columns, [row])[0], "partitions": partition_rows})
+        known = records((*columns, "start ms"), [(*row, found.start_ms)])[0]
+        show_json({**known, "partitions": partition_rows})
         return
-    show(columns, [row], as_json=False, max_cell_length=_MAX_CELL_LENGTH)
+    started = _time(found.start_ms)
+    show((*columns, "start"), [(*row, started)], as_json=False, max_cell_length=_MAX_CELL_LENGTH)
     if partitions:
         show(("topic", "partition"), partitions, as_json=False)
 
@@ -141,8 +145,8 @@ def producers(
         return await admin.transactions.producers(await _wanted(admin, partitions))
 
     found = with_admin(bootstrap_server, properties, use)
-    rows = [_row(producer) for producer in found if not only_open or producer.start_offset is not None]
-    show(_PRODUCER_COLUMNS, rows, as_json=as_json)
+    shown = [producer for producer in found if not only_open or producer.start_offset is not None]
+    _show_producers(shown, as_json=as_json)
 
 
 @txn.command(name="find-hanging")
@@ -184,7 +188,7 @@ def find_hanging(
 
     found = with_admin(bootstrap_server, properties, use)
     if found or as_json:
-        show(_PRODUCER_COLUMNS, [_row(producer) for producer in found], as_json=as_json)
+        _show_producers(found, as_json=as_json)
     else:
         click.echo("No transaction hangs.")
     if found:
@@ -229,7 +233,25 @@ def abort(
         )
 
 
-def _row(each: PartitionProducer) -> tuple[object, ...]:
+def _show_producers(found: Iterable[PartitionProducer], *, as_json: bool) -> None:
+    """Print producers: a table has the time of the last record, JSON its timestamp in ms."""
+    rows = [_row(producer) for producer in found]
+    at = _PRODUCER_COLUMNS.index("last timestamp ms")
+    if as_json:
+        show(_PRODUCER_COLUMNS, rows, as_json=True)
+        return
+    columns = (*_PRODUCER_COLUMNS[:at], "last record", *_PRODUCER_COLUMNS[at + 1 :])
+    show(columns, [(*row[:at], _time(row[at]), *row[at + 1 :]) for row in rows], as_json=False)
+
+
+def _time(timestamp_ms: int | None) -> str | None:
+    """Return a time for a table; nothing where a transaction or a producer has none."""
+    from ottla.client.times import utc_text
+
+    return None if timestamp_ms is None or timestamp_ms < 0 else utc_text(timestamp_ms)
+
+
+def _row(each: PartitionProducer) -> tuple[Any, ...]:
     return (
         *each.partition, each.producer_id, each.producer_epoch, each.coordinator_epoch, each.last_sequence,
         each.last_timestamp_ms, each.start_offset,

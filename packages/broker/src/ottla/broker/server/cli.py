@@ -225,10 +225,10 @@ def stop(*, data_dir: Path | None, properties: Path | None, timeout: float) -> N
 )  # fmt: skip
 @click.option("--timeout", type=float, default=5.0, show_default=True, help="Seconds to wait for the answer.")
 def check(*, listen: str | None, properties: Path | None, timeout: float) -> None:
-    """Exit with 0 if the broker of this machine answers: the health check of a container.
+    """Check that the broker of this machine answers.
 
-    It asks for the API versions, which needs no login, and reads `listeners` as the broker does: from a file,
-    or the environment.
+    The exit status is 0 if it does: the health check of a container. It asks for the API versions, which
+    needs no login, and reads `listeners` as the broker does: from a file, or the environment.
 
     \b
     Examples:

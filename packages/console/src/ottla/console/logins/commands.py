@@ -144,7 +144,9 @@ def add_token(
     name: str, role: str, clusters: tuple[str, ...], topics: tuple[str, ...], groups: tuple[str, ...],
     logins: str | None,
 ) -> None:  # fmt: skip
-    """Add a token with a role, and print it once: the file gets a hash of it.
+    """Add a token with a role, and print it once.
+
+    The file gets a hash of it.
 
     \b
     Examples:

@@ -87,7 +87,7 @@ def list_groups(as_json: bool, hosts: str) -> None:
 def describe(
     name: str, topics: tuple[str, ...], broker_info: bool, properties: str | None, as_json: bool, hosts: str
 ) -> None:
-    """Show the offset, lag and owner of each partition that a group reads.
+    """Show offset, lag and owner of a group's partitions.
 
     \b
     Examples:
@@ -149,7 +149,9 @@ async def progress(
 @click.argument("name")
 @zookeeper_option
 def verify(name: str, hosts: str) -> None:
-    """Check that every partition a group reads is owned by a member; fail if not.
+    """Check that each partition of a group has an owner.
+
+    The exit status is 1 if one that the group reads has none.
 
     \b
     Examples:
@@ -170,7 +172,9 @@ def verify(name: str, hosts: str) -> None:
 @click.option("--output-file", type=click.File("w"), default="-", help="Default: standard output.")
 @zookeeper_option
 def export_offsets(names: tuple[str, ...], output_file: IO[str], hosts: str) -> None:
-    """Write offsets from ZooKeeper, one line each: /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET.
+    """Write offsets from ZooKeeper, one line each.
+
+    A line is /consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET.
 
     \b
     Examples:
@@ -189,7 +193,7 @@ def export_offsets(names: tuple[str, ...], output_file: IO[str], hosts: str) -> 
 @click.argument("input_file", type=click.File())
 @zookeeper_option
 def import_offsets(input_file: IO[str], hosts: str) -> None:
-    """Set offsets in ZooKeeper from the output of `export-offsets`. Stop the groups before.
+    """Set offsets in ZooKeeper from those of export-offsets. Stop the groups before.
 
     \b
     Examples:
@@ -216,7 +220,9 @@ def import_offsets(input_file: IO[str], hosts: str) -> None:
 @login_options
 @zookeeper_option
 def move_to_kafka(name: str, properties: str | None, hosts: str) -> None:
-    """Commit a group's offsets to Kafka, for consumers with groups there. Stop its members before.
+    """Commit a group's offsets to Kafka.
+
+    Consumers that have their groups there read on from them. Stop the group's members before.
 
     \b
     Examples:
