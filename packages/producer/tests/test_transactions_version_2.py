@@ -47,9 +47,9 @@ def epochs(broker: ScriptedBroker) -> list[tuple[int, int, int]]:
     return [(batch.producer_id, batch.producer_epoch, batch.base_sequence) for batch in batches]
 
 
-def second_version() -> ScriptedBroker:
+def second_version(versions: dict[int, tuple[int, int]] | None = None) -> ScriptedBroker:
     """Return a coordinator of version 2: producer 7 has epoch 10 times the transactions that ended."""
-    broker = coordinating(ScriptedBroker())
+    broker = coordinating(ScriptedBroker(versions))
     broker.features = {"transaction.version": 2}
     broker.on(
         EndTxnRequest,
@@ -195,3 +195,17 @@ async def test_a_cluster_without_the_feature_is_sent_version_1(level: int) -> No
 
     assert len(broker.seen(AddPartitionsToTxnRequest)) == len(broker.seen(AddOffsetsToTxnRequest)) == 1
     assert (versions(broker, ProduceRequest), versions(broker, EndTxnRequest)) == ([11], [4])
+
+
+async def test_a_transaction_ends_in_its_epoch_at_a_coordinator_of_kafka_3_and_the_next_has_another() -> None:
+    """Its broker joined the cluster meanwhile, so the features are off: the producer may not know it yet."""
+    async with second_version({EndTxnRequest.API_KEY: (0, 4)}) as broker, asyncio.timeout(60):
+        broker.on(EndTxnRequest, lambda _: EndTxnResponse())
+        async with Producer(broker.bootstrap_servers, transactional_id="t") as producer:
+            for end in (producer.commit_transaction, producer.abort_transaction):
+                await producer.begin_transaction()
+                await producer.send_and_wait("t", b"x")
+                await end()
+
+    assert versions(broker, EndTxnRequest) == [4, 4]
+    assert [request.producer_epoch for request in broker.seen(InitProducerIdRequest)] == [-1, 0]

@@ -402,12 +402,13 @@ class TransactionCoordinatorClient:
             # The repetition was refused, and no earlier request was executed: no transaction is open.
 
     async def _end(self, *, committed: bool) -> None:
-        following = await end_prepared(
-            self._cluster, self._prepared(), committed=committed, backoff=self._backoff
-        )
+        ended = self._prepared()
+        following = await end_prepared(self._cluster, ended, committed=committed, backoff=self._backoff)
         if following is not None:
             self.producer_id, self.producer_epoch = following
             self.state.gap = False  # sequences begin at 0 in the new epoch
+        elif not ended.is_empty:
+            self.state.version = 1  # the next one of version 2 obtains another epoch
 
     async def _ask(
         self,
