@@ -11,7 +11,14 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.config import broker_config_from
-from ottla.broker.groups.kinds import GroupLimits, GroupSurroundings, KindRecord, Loaded, TimePassed
+from ottla.broker.groups.kinds import (
+    GroupLimits,
+    GroupSurroundings,
+    KindRecord,
+    Loaded,
+    NotWritten,
+    TimePassed,
+)
 from ottla.broker.groups.share.assignor import assign
 from ottla.broker.groups.share.events import (
     OffsetsChange,
@@ -107,6 +114,19 @@ def test_a_member_gets_partitions_once_their_state_has_begun() -> None:
     after = driver.step(ShareHeartbeat(member_id="m", epoch=2))
     assert (after.epoch, after.assignment) == (3, {A: frozenset(range(4))})
     assert driver.step(ShareHeartbeat(member_id="m", epoch=3)).assignment is None
+
+
+def test_a_changed_topic_is_noticed_although_the_records_of_the_first_heartbeat_were_refused() -> None:
+    driver = Driver({"a": 4, "b": 2})
+    epoch = driver.join("m", "a", "b").epoch
+    driver.topics.metadata.forget("b")
+    driver.group.topics_changed(frozenset({"b"}))
+    beat = ShareHeartbeat(member_id="m", epoch=epoch)
+    assert driver.group.step(beat, driver.now_ms, 1).records
+    driver.group.step(NotWritten(), driver.now_ms, 1)
+
+    assert driver.beat("m", epoch).epoch == epoch + 1
+    assert driver.assigned("m") == {A: frozenset(range(4))}
 
 
 def test_a_beginning_that_failed_is_asked_for_again() -> None:

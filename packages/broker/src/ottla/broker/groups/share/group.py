@@ -202,6 +202,7 @@ class ShareGroup:
                 gone = [self.members[member_id] for member_id in self._due if member_id in self.members]
                 return self._without(gone) if gone else StepOutcome()
             case NotWritten():
+                self._has_compared_topics = False  # the epoch of changed topics may be lost
                 for member_id in self._due:
                     self.deadlines.set(member_id, now_ms + RETRY_MS)
             case Loaded():
