@@ -114,6 +114,24 @@ def test_a_member_keeps_its_session_where_another_one_is_refused() -> None:
     fetch(sessions, 0, *many, member=TWO)  # its own partitions before do not count
 
 
+def test_refused_partitions_are_not_remembered_in_part() -> None:
+    sessions = ShareSessions(10)
+    many = [TopicIdPartition(UUID(int=1), number) for number in range(500_001)]
+    session = fetch(sessions, 0, many[0])
+
+    for _ in range(2):
+        with pytest.raises(ShareSessionLimitReached):
+            fetch(sessions, 1, *many, forgotten=(many[0],))
+        assert (list(session.partitions), sessions.partitions) == ([many[0]], 1)
+
+    assert fetch(sessions, 1, many[2], many[1], many[0], forgotten=(many[0], many[3])) is session
+    assert set(session.partitions) == {*many[:3]}
+    assert sessions.partitions == 3
+    fetch(sessions, -1)
+    sessions.end(session)
+    assert sessions.partitions == 0
+
+
 def test_sessions_remember_no_more_partitions_than_they_may() -> None:
     sessions = ShareSessions(10)
     many = [TopicIdPartition(UUID(int=1), number) for number in range(300_000)]

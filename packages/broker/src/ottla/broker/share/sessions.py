@@ -170,15 +170,16 @@ class ShareSessions:
         wanted: Iterable[TopicIdPartition],
         forgotten: Iterable[TopicIdPartition],
     ) -> None:
-        before = len(session.partitions)
-        for partition in forgotten:
-            session.partitions.pop(partition, None)
-        for partition in wanted:
-            if partition not in session.partitions:
-                if self._partitions - before + len(session.partitions) >= MAX_PARTITIONS:
-                    raise ShareSessionLimitReached
-                session.partitions[partition] = None
-        self._partitions += len(session.partitions) - before
+        """Change the partitions of a session, all of them or none. Raises ShareSessionLimitReached."""
+        gone = session.partitions.keys() & set(forgotten)
+        new = dict.fromkeys(of for of in wanted if of in gone or of not in session.partitions)
+        partitions = self._partitions - len(gone) + len(new)
+        if new and partitions > MAX_PARTITIONS:
+            raise ShareSessionLimitReached
+        for partition in gone:
+            del session.partitions[partition]
+        session.partitions.update(new)
+        self._partitions = partitions
 
 
 def _next(epoch: int) -> int:
