@@ -12,6 +12,8 @@ import pytest
 
 from ottla.broker.cluster.topics import NewTopic
 from ottla.broker.config import broker_config_from
+from ottla.broker.groups.hosting.coordinator import GroupCoordinator
+from ottla.broker.groups.share.events import StateInitialized
 from ottla.broker.server.broker import Broker
 from ottla.broker.share.persister import SharePersister
 from ottla.broker.testing import free_port
@@ -19,7 +21,7 @@ from ottla.client.config import Address, ClientConfig
 from ottla.client.connection import Connection
 from ottla.consumer import Consumer, ShareConsumer
 from ottla.producer import Producer
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, NotCoordinator
 from ottla.protocol.messages import share_groups as wire
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.protocol.schema import Message
@@ -229,6 +231,23 @@ async def test_a_classic_group_keeps_its_offsets_where_share_offsets_are_set(bro
     assert refused.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert (await brokers.delete("classic", "t")).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert await brokers.describe("classic") == {}
+
+
+async def test_offsets_that_the_group_has_not_recorded_are_not_said_to_be_set(
+    brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, refused = GroupCoordinator.request, [NotCoordinator()]
+
+    async def refuse_the_first_outcome(self: Any, group_id: str, kind: Any, event: Any, **named: Any) -> Any:
+        if isinstance(event, StateInitialized) and refused:
+            raise refused.pop()  # the coordinator has moved since the state was set
+        return await original(self, group_id, kind, event, **named)
+
+    monkeypatch.setattr(GroupCoordinator, "request", refuse_the_first_outcome)
+    await brokers.alter("moved", "t", (0, 2))  # it is repeated while the coordinator moves
+
+    assert not refused
+    assert await brokers.describe("moved") == {("t", 0): (2, 0, -2)}
 
 
 async def test_offsets_beyond_all_records_are_kept_as_they_are(brokers: TwoBrokers) -> None:

@@ -239,9 +239,14 @@ async def alter(
             error_code=int(error.code), error_message=str(error) or None
         )
     topics, begun = await _set_offsets(services, request, context, state_epoch, refused)
+    response = wire.AlterShareGroupOffsetsResponse(responses=topics)
     if begun:
-        await _record_begun(services, request.group_id, {of: frozenset(some) for of, some in begun.items()})
-    return wire.AlterShareGroupOffsetsResponse(responses=topics)
+        event = StateInitialized({of: frozenset(some) for of, some in begun.items()})
+        try:
+            await services.groups.request(request.group_id, GroupKind.SHARE, event)
+        except KafkaError as error:  # the next member that joins would begin them at other offsets
+            response.error_code, response.error_message = int(error.code), str(error) or None
+    return response
 
 
 async def _set_offsets(
@@ -298,13 +303,6 @@ async def _begin_offsets(services: Needs, group_id: str, wanted: Mapping[str, fr
             return 0
     epoch: int = await services.groups.request(group_id, GroupKind.SHARE, change, creates=True)
     return epoch
-
-
-async def _record_begun(services: Needs, group_id: str, begun: Mapping[UUID, frozenset[int]]) -> None:
-    try:
-        await services.groups.request(group_id, GroupKind.SHARE, StateInitialized(begun))
-    except KafkaError:
-        return  # the next member that joins initializes them, and finds the offsets that were set
 
 
 async def _set_offset(
