@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +13,7 @@ from ottla.broker.groups.kinds import GroupKind
 from ottla.broker.groups.share.events import JOINING, LEAVING, ShareAnswer, ShareHeartbeat, StateInitialized
 from ottla.broker.requests.authorization import refused_names
 from ottla.broker.requests.permissions import DESCRIBE_TOPICS, READ_GROUPS
+from ottla.broker.runtime.loop_budget import slices
 from ottla.broker.security.authorizer import Resource, ResourceType
 from ottla.broker.share.state import UNINITIALIZED, SharePartitionKey
 from ottla.protocol.errors import (
@@ -115,26 +117,29 @@ async def _check(services: Needs, request: ShareGroupHeartbeatRequest, context: 
 
 async def _initialize(services: Needs, group_id: str, answer: ShareAnswer) -> None:
     """Begin the state of partitions, and report to the group whether that succeeded."""
-    persister, has_failed = services.share().persister, False
+    persister = services.share().persister
     keys = [
         SharePartitionKey(group_id, topic, number)
         for topic, numbers in answer.to_initialize.items()
         for number in sorted(numbers)
     ]
+    failures: Counter[str] = Counter()
 
     async def initialize(key: SharePartitionKey) -> None:
-        nonlocal has_failed
         try:
             await persister.initialize(key, answer.state_epoch, UNINITIALIZED)
         except KafkaError as error:
-            has_failed = True
-            facts = {"group": group_id, "partition": key.partition, "error": error.code.name}
-            log.warning("state of a share partition not initialized", extra=facts)
+            failures[error.code.name] += 1
 
-    async with asyncio.TaskGroup() as group:
-        for key in keys:
-            group.create_task(initialize(key))
-    event = StateInitialized(answer.to_initialize, has_failed)
+    async with asyncio.TaskGroup() as tasks:
+        for some in slices(keys):
+            for key in some:
+                tasks.create_task(initialize(key))
+            await asyncio.sleep(0)
+    if failures:
+        facts = {"group": group_id, "partitions": failures.total(), "errors": dict(failures)}
+        log.warning("state of share partitions not initialized", extra=facts)
+    event = StateInitialized(answer.to_initialize, bool(failures))
     try:
         await services.groups.request(group_id, GroupKind.SHARE, event)
     except KafkaError as error:  # another coordinator has the group: it asks again
