@@ -132,6 +132,8 @@ def test_a_setting_is_treated_as_the_table_has_it(
     file.write_text("-----BEGIN")
     options = {key: value.replace("FILE", str(file)) for key, value in needed_by(name).items()}
     options[f"kafka.{name}"] = value_of(name, file)
+    if options.get("kafka.sasl.mechanism") == "GSSAPI":
+        pytest.importorskip("gssapi")  # a client refuses the mechanism without it
 
     with caplog.at_level(logging.WARNING):
         error = None
