@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -56,20 +57,21 @@ SETTINGS: Final = {
 class CrowdedBroker(MeasuredBroker):
     """A broker for groups of as many members as there may be, whose silence is noticed soon."""
 
-    def __init__(self, data_dir: Path) -> None:
-        super().__init__(data_dir, SETTINGS)
+    def __init__(self, data_dir: Path, more: Mapping[str, str] | None = None) -> None:
+        super().__init__(data_dir, SETTINGS | dict(more or {}))
 
 
-def crowd(name: str) -> Callable[[Callable[[Crowd], Awaitable[None]]], None]:
-    """Register an attack by a crowd."""
+def crowd(name: str, **more: str) -> Callable[[Callable[[Crowd], Awaitable[None]]], None]:
+    """Register an attack by a crowd, on a broker with `more` settings."""
+    settings = {key.replace("_", "."): value for key, value in more.items()}
 
     def register(run: Callable[[Crowd], Awaitable[None]]) -> None:
         async def on(broker: BrokerProcess) -> None:
-            async with asyncio.timeout(BOUND_S), Crowd(broker.port) as members:
+            async with asyncio.timeout(BOUND_S), Crowd(broker) as members:
                 await members.until_coordinated("g")
                 await run(members)
 
-        attack(name, CrowdedBroker)(lambda broker: asyncio.run(on(broker)))
+        attack(name, partial(CrowdedBroker, more=settings))(lambda broker: asyncio.run(on(broker)))
 
     return register
 
@@ -77,9 +79,9 @@ def crowd(name: str) -> Callable[[Callable[[Crowd], Awaitable[None]]], None]:
 class Crowd:
     """Members of groups on some connections."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self._links = [Client(port) for _ in range(LINKS)]
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.broker = broker
+        self._links = [Client(broker.port) for _ in range(LINKS)]
 
     async def __aenter__(self) -> Crowd:
         for link in self._links:
@@ -277,7 +279,7 @@ async def upgraded(members: Crowd) -> None:
     subscription = ConsumerProtocolSubscription(topics=[topic(number) for number in range(10)]).to_bytes(1)
 
     async def join(number: int, _: int) -> Any:
-        link = Client(members.port)
+        link = Client(members.broker.port)
         await link.open()
         request = JoinGroupRequest(
             group_id="g",

@@ -434,6 +434,15 @@ def test_a_member_that_leaves_releases_only_its_own_records() -> None:
     assert partition.release("a") is None
 
 
+def test_acknowledgements_below_the_start_offset_are_not_gone_through() -> None:
+    partition = SharePartition(100)
+    given = [Acknowledgement(offset, offset + 1, [ACCEPT]) for offset in range(0, 200, 2)]
+
+    assert partition.unfinished(given)[0] == (100, 101, [ACCEPT])
+    assert partition.unfinished([Acknowledgement(98, 100, [ACCEPT])]) == [(98, 100, [ACCEPT])]
+    assert not partition.unfinished(given[:50])
+
+
 def test_alternating_acknowledgements_of_many_records_cost_little() -> None:
     partition = SharePartition(0, limits=ShareLimits(max_record_locks=10_000))
     fetch(partition, log_of(10_000), most=10_000, size=10_000)

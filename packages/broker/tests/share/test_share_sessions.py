@@ -32,7 +32,7 @@ def fetch(
     connection: str = "c",
 ) -> ShareSession:
     return sessions.fetch(
-        member, epoch, wanted, forgotten, acknowledges=acknowledges, connection_id=connection
+        member, epoch, dict.fromkeys(wanted), forgotten, acknowledges=acknowledges, connection_id=connection
     )
 
 
@@ -150,13 +150,42 @@ def test_the_sessions_of_a_connection_end_with_it() -> None:
     fetch(sessions, 0, P0, member=TWO, connection="b")
 
     assert [session.member for session in sessions.connection_ended("a")] == [ONE]
-    assert sessions.connection_ended("a") == []
+    assert list(sessions.connection_ended("a")) == []
     with pytest.raises(ShareSessionNotFound):
         fetch(sessions, 1)
     assert fetch(sessions, 1, member=TWO)
 
 
 # ---- settings
+
+
+def test_a_member_that_begins_on_another_connection_while_many_sessions_end_keeps_that_one() -> None:
+    sessions = ShareSessions(10)
+    for member in (ONE, TWO):
+        fetch(sessions, 0, P0, member=member, connection="a")
+    ending = sessions.connection_ended("a")
+
+    ended = [next(ending).member]
+    (other,) = {ONE, TWO} - set(ended)
+    begun = fetch(sessions, 0, P1, member=other, connection="b")
+    ended += [session.member for session in ending]
+
+    assert ended == [ONE]
+    assert sessions.has(other)
+    assert fetch(sessions, 1, member=other) is begun
+
+
+def test_sessions_of_many_members_or_of_many_partitions_are_ended_in_steps() -> None:
+    sessions = ShareSessions(1_000)
+    many = [TopicIdPartition(UUID(int=1), number) for number in range(300)]
+    fetch(sessions, 0, P0, connection="short")
+    fetch(sessions, 0, *many, member=TWO, connection="partitions")
+    for number in range(300):
+        fetch(sessions, 0, P0, member=Member("g", str(number)), connection="members")
+
+    assert [sessions.is_long(one) for one in ("short", "partitions", "members", "none")] == [
+        False, True, True, False,
+    ]  # fmt: skip
 
 
 def test_a_group_has_the_settings_of_the_broker_and_its_own() -> None:

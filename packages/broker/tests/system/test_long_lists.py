@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -44,6 +45,15 @@ from ottla.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.protocol.messages.share_sessions import (
+    AcknowledgementBatch,
+    AcknowledgePartition,
+    AcknowledgeTopic,
+    ShareAcknowledgeRequest,
+    ShareFetchPartition,
+    ShareFetchRequest,
+    ShareFetchTopic,
+)
 from ottla.protocol.messages.topics import (
     CreatableTopic,
     CreateTopicsRequest,
@@ -70,15 +80,16 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         yield broker
 
 
-def asked(port: int, frame: bytes) -> bytes:
-    """Send a frame, from a thread, and return the answer."""
+def asked(port: int, *frames: bytes) -> bytes:
+    """Send frames, from a thread, one after the other; return the last answer."""
     with socket.create_connection(("127.0.0.1", port), timeout=BOUND_S) as plug:
-        plug.sendall(struct.pack(">i", len(frame)) + frame)
-        (left,) = struct.unpack(">i", plug.recv(4, socket.MSG_WAITALL))
-        pieces = []
-        while left:
-            pieces.append(plug.recv(min(left, 1 << 20)))
-            left -= len(pieces[-1])
+        for frame in frames:
+            plug.sendall(struct.pack(">i", len(frame)) + frame)
+            (left,) = struct.unpack(">i", plug.recv(4, socket.MSG_WAITALL))
+            pieces = []
+            while left:
+                pieces.append(plug.recv(min(left, 1 << 20)))
+                left -= len(pieces[-1])
         return b"".join(pieces)
 
 
@@ -179,6 +190,30 @@ def offset_commit() -> OffsetCommitRequest:
     return OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
 
 
+def share_fetch() -> ShareFetchRequest:
+    """One that begins a session of very many partitions of a topic that is not there."""
+    partitions = [ShareFetchPartition(partition_index=one) for one in range(MANY)]
+    return ShareFetchRequest(
+        group_id="g", member_id="m", max_records=1, max_bytes=1,
+        topics=[ShareFetchTopic(topic_id=UUID(int=7), partitions=partitions)],
+    )  # fmt: skip
+
+
+def share_acknowledge() -> ShareAcknowledgeRequest:
+    batches = [
+        AcknowledgementBatch(first_offset=one, last_offset=one, acknowledge_types=[1])
+        for one in range(MANY // 4)
+    ]
+    partitions = [
+        AcknowledgePartition(
+            partition_index=one, acknowledgement_batches=batches if one == 0 else batches[:1]
+        )
+        for one in range(MANY // 8)
+    ]
+    topics = [AcknowledgeTopic(topic_id=UUID(int=7), partitions=partitions)]
+    return ShareAcknowledgeRequest(group_id="g", member_id="m", share_session_epoch=1, topics=topics)
+
+
 LONG_REQUESTS: list[tuple[Callable[[], Any], int, Callable[[Any], int]]] = [
     (describe_configs, 1, lambda answer: len(answer.results) * 6),
     (delete_records, 1, lambda answer: len(answer.topics[0].partitions)),
@@ -189,6 +224,7 @@ LONG_REQUESTS: list[tuple[Callable[[], Any], int, Callable[[Any], int]]] = [
     (list_offsets, 5, lambda answer: len(answer.topics[0].partitions)),
     (metadata, 8, lambda answer: len(answer.topics)),
     (offset_commit, 7, lambda answer: len(answer.topics[0].partitions)),
+    (share_fetch, 2, lambda answer: len(answer.responses[0].partitions)),
 ]
 
 
@@ -207,6 +243,23 @@ async def test_a_long_list_is_worked_through_in_many_turns_of_the_loop(
     total_s = use.stop()
 
     assert elements(answer_of(data, request, version)) == MANY
+    assert use.longest_s < max(total_s / 5, A_FEW_SLICES_S)
+
+
+async def test_acknowledgements_are_checked_in_many_turns_of_the_loop(broker: Broker) -> None:
+    topic_id = broker.services.metadata.topic_id("t")
+    begin, acknowledge = share_fetch(), share_acknowledge()
+    begin.topics[0].topic_id = acknowledge.topics[0].topic_id = topic_id
+    begin.topics[0].partitions = begin.topics[0].partitions[:1]
+    frames = [frame_of(begin, 2), frame_of(acknowledge, 2)]
+    await asyncio.to_thread(asked, broker.port, *frames)  # imports what is imported with the first
+    use = LoopUse()
+
+    data = await asyncio.to_thread(asked, broker.port, *frames)
+    total_s = use.stop()
+
+    codes = [one.error_code for one in answer_of(data, acknowledge, 2).responses[0].partitions]
+    assert codes[1:] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * (MANY // 8 - 1)
     assert use.longest_s < max(total_s / 5, A_FEW_SLICES_S)
 
 

@@ -81,16 +81,16 @@ async def handle(
         async for partition in context.paced(topic.partitions)
     ]
     access = TopicAccess(services, context)
-    begun = acknowledge(access, member, asked, is_renewal=request.is_renew_ack)
-    results = await outcomes(begun)
-    count_acknowledgements(access, results)
+    begun = await acknowledge(access, member, asked, is_renewal=request.is_renew_ack)
+    results = await outcomes(context, begun)
+    await count_acknowledgements(access, results)
     if request.share_session_epoch == FINAL_EPOCH:
         end_session(share, session)
     lock_ms = share.partitions.terms(member.group_id).limits.record_lock_duration_ms
     response = ShareAcknowledgeResponse(acquisition_lock_timeout_ms=lock_ms)
     leaders = CurrentLeaders(services, context.session.listener_name)
     topics: dict[object, ShareAcknowledgeTopicResponse] = {}
-    for asked_for, failure in results.items():
+    async for asked_for, failure in context.paced(results.items()):
         topic = topics.setdefault(
             asked_for.topic_id, ShareAcknowledgeTopicResponse(topic_id=asked_for.topic_id)
         )
@@ -154,10 +154,14 @@ class TopicAccess:
         name = self.services.metadata.topic_name(asked.topic_id)
         return None if name is None else TopicPartition(name, asked.partition)
 
-    def topics_of(self, asked: Iterable[TopicIdPartition]) -> set[str]:
+    async def topics_of(self, asked: Iterable[TopicIdPartition]) -> set[str]:
         """Return the topics of partitions that this broker leads, by their names."""
-        found = {self.name_of(of) for of in asked}
-        return {of.topic for of in found if of is not None and self._leads(of)}
+        topics: set[str] = set()
+        async for of in self.context.paced(asked):
+            found = self.name_of(of)
+            if found is not None and found.topic not in topics and self._leads(found):
+                topics.add(found.topic)
+        return topics
 
     def _leads(self, topic_partition: TopicPartition) -> bool:
         hosted = self.services.replicas.hosted(topic_partition)
@@ -171,7 +175,7 @@ class Begun(NamedTuple):
     settled: Awaitable[None] | None = None
 
 
-def acknowledge(
+async def acknowledge(
     access: TopicAccess,
     member: Member,
     asked: Iterable[tuple[TopicIdPartition, Sequence[AcknowledgementBatch]]],
@@ -179,14 +183,16 @@ def acknowledge(
     is_renewal: bool,
 ) -> dict[TopicIdPartition, Begun]:
     """Begin the acknowledgements of a request, in its order; each partition by itself."""
-    version, share = access.context.api_version, access.services.share()
+    context, share = access.context, access.services.share()
+    may_renew = context.api_version >= _FIRST_WITH_RENEWAL
     begun: dict[TopicIdPartition, Begun] = {}
-    for of, batches in asked:
+    async for of, batches in context.paced(asked):
         if not batches:
             continue
         try:
-            topic_partition = access.find(of)
-            checked = _checked(batches, may_renew=version >= _FIRST_WITH_RENEWAL, is_renewal=is_renewal)
+            access.find(of)
+            checked = await _checked(context, batches, may_renew=may_renew, is_renewal=is_renewal)
+            topic_partition = access.find(of)  # the check may have taken turns of the loop
             hosted = share.partitions.get(SharePartitionKey(member.group_id, *of), topic_partition)
             if hosted is None:
                 access.services.replicas.leader(topic_partition)
@@ -197,13 +203,16 @@ def acknowledge(
     return begun
 
 
-def _checked(
-    batches: Sequence[AcknowledgementBatch], *, may_renew: bool, is_renewal: bool
+async def _checked(
+    context: RequestContext, batches: Sequence[AcknowledgementBatch], *, may_renew: bool, is_renewal: bool
 ) -> list[Acknowledgement]:
-    """Return the acknowledgements. Raises InvalidRequest for ranges and types that say nothing."""
+    """Return the acknowledgements. Raises InvalidRequest for ranges and types that say nothing.
+
+    Of one that is repeated again and again two are left, which have the outcome of all.
+    """
     last_type, previous_end = RENEW if may_renew else REJECT, -1
-    checked = []
-    for batch in batches:
+    checked: list[Acknowledgement] = []
+    async for batch in context.paced(batches):
         first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
         if first > last or first < previous_end:
             raise InvalidRequest("Acknowledgements must be ranges of offsets in their order.")
@@ -212,14 +221,18 @@ def _checked(
         if min(types) < 0 or max(types) > last_type or (not is_renewal and RENEW in types):
             raise InvalidRequest("There is no such type of acknowledgement.")
         previous_end = last
-        checked.append(Acknowledgement(first, last, types))
+        acknowledgement = Acknowledgement(first, last, types)
+        if checked[-2:] != [acknowledgement] * 2:
+            checked.append(acknowledgement)
     return checked
 
 
-async def outcomes(begun: Mapping[TopicIdPartition, Begun]) -> dict[TopicIdPartition, KafkaError | None]:
+async def outcomes(
+    context: RequestContext, begun: Mapping[TopicIdPartition, Begun]
+) -> dict[TopicIdPartition, KafkaError | None]:
     """Wait until everything is persisted; return the error of each partition."""
     results: dict[TopicIdPartition, KafkaError | None] = {}
-    for of, (error, settled) in begun.items():
+    async for of, (error, settled) in context.paced(begun.items()):
         results[of] = error
         if settled is not None:
             try:
@@ -229,15 +242,15 @@ async def outcomes(begun: Mapping[TopicIdPartition, Begun]) -> dict[TopicIdParti
     return results
 
 
-def count_acknowledgements(
+async def count_acknowledgements(
     access: TopicAccess, results: Mapping[TopicIdPartition, KafkaError | None]
 ) -> None:
     """Count a request for each of its topics, and those of them that have an error."""
     metrics = access.services.topic_metrics
-    for topic in access.topics_of(results):
+    for topic in await access.topics_of(results):
         for meters in (metrics.all_topics, metrics.of(topic)):
             meters.share_acknowledgements.mark()
-    for topic in access.topics_of(of for of, error in results.items() if error is not None):
+    for topic in await access.topics_of(of for of, error in results.items() if error is not None):
         for meters in (metrics.all_topics, metrics.of(topic)):
             meters.failed_share_acknowledgements.mark()
 

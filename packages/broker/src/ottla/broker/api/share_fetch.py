@@ -78,6 +78,7 @@ async def handle(services: Needs, request: ShareFetchRequest, context: RequestCo
         for topic in request.topics
         async for partition in context.paced(topic.partitions)
     ]
+    wanted = {of: None async for of, _ in context.paced(asked)}
     try:
         member = member_of(services, request, context)
         _check(request)
@@ -85,7 +86,7 @@ async def handle(services: Needs, request: ShareFetchRequest, context: RequestCo
         session = share.sessions.fetch(
             member,
             request.share_session_epoch,
-            (of for of, _ in asked),
+            wanted,
             [
                 TopicIdPartition(topic.topic_id, number)
                 for topic in request.forgotten_topics_data
@@ -102,16 +103,16 @@ async def handle(services: Needs, request: ShareFetchRequest, context: RequestCo
     if context.session.is_gone:  # before this request was begun
         share.connection_ended(context.session.connection_id)
     access = TopicAccess(services, context)
-    begun = acknowledge(access, member, asked, is_renewal=request.is_renew_ack)
+    begun = await acknowledge(access, member, asked, is_renewal=request.is_renew_ack)
     is_last = request.share_session_epoch == FINAL_EPOCH
     fetch = _Fetch(services, share, access, member, request)
     if not is_last and not request.is_renew_ack:
         await fetch.run(session.in_turn())
-    results = await outcomes(begun)
-    count_acknowledgements(access, results)
+    results = await outcomes(context, begun)
+    await count_acknowledgements(access, results)
     if is_last:
         end_session(share, session)
-    return _response(fetch, results)
+    return await _response(fetch, results)
 
 
 def _check(request: ShareFetchRequest) -> None:
@@ -204,7 +205,7 @@ class _Fetch:
         """Acquire what there is; return whether the fetch is to be answered."""
         self.errors = {}
         self._hosted = {}
-        for of in wanted:
+        async for of in self.access.context.paced(wanted):
             try:
                 self._hosted[of] = self._find(of)
             except KafkaError as error:
@@ -273,14 +274,14 @@ class _Fetch:
 
     # ---- response
 
-    def count(self) -> None:
+    async def count(self) -> None:
         """Count the request and the records sent, and throttle a client that has exceeded its quota."""
         size = 0
         metrics = self.services.topic_metrics
-        for topic in self.access.topics_of(self._wanted):
+        for topic in await self.access.topics_of(self._wanted):
             for meters in (metrics.all_topics, metrics.of(topic)):
                 meters.share_fetch_requests.mark()
-        for topic in self.access.topics_of(self.errors):
+        for topic in await self.access.topics_of(self.errors):
             for meters in (metrics.all_topics, metrics.of(topic)):
                 meters.failed_share_fetch_requests.mark()
         for of, delivered in self.delivered.items():
@@ -294,11 +295,14 @@ class _Fetch:
             context.throttle_time_ms = max(context.throttle_time_ms, quotas.throttle_fetch(size))
 
 
-def _response(fetch: _Fetch, acknowledged: dict[TopicIdPartition, KafkaError | None]) -> ShareFetchResponse:
-    fetch.count()
+async def _response(
+    fetch: _Fetch, acknowledged: dict[TopicIdPartition, KafkaError | None]
+) -> ShareFetchResponse:
+    await fetch.count()
     leaders = CurrentLeaders(fetch.services, fetch.access.context.session.listener_name)
     topics: dict[object, ShareFetchableTopicResponse] = {}
-    for of in dict.fromkeys((*fetch.delivered, *fetch.errors, *acknowledged)):
+    answered = dict.fromkeys((*fetch.delivered, *fetch.errors, *acknowledged))
+    async for of in fetch.access.context.paced(answered):
         topic = topics.setdefault(of.topic_id, ShareFetchableTopicResponse(topic_id=of.topic_id))
         code, message = code_of(fetch.errors.get(of))
         acknowledge_code, acknowledge_message = code_of(acknowledged.get(of))

@@ -343,6 +343,7 @@ class HostedSharePartition:
         core = self.active
         core.limits = self._shared.terms(self.key.group_id).limits
         self._log_start_moved()
+        batches = core.unfinished(batches)
         write = core.acknowledge(member_id, batches, self._shared.clock.monotonic_ms())
         self._plan_expiry(core)
         if write is None:

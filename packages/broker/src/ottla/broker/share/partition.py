@@ -21,7 +21,7 @@ The module has over 500 lines because the transitions of one record stand togeth
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf
@@ -54,6 +54,7 @@ _ACKNOWLEDGED: Final = {
 }
 _LEAST_THROTTLED_DELIVERIES: Final = 2
 _FIRST: Final = attrgetter("first")
+_LAST_OFFSET: Final = attrgetter("last_offset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,6 +463,10 @@ class SharePartition:
             self._batches[0].drop_below(offset)
 
     # ---- acknowledgement
+
+    def unfinished(self, acknowledgements: Sequence[Acknowledgement]) -> Sequence[Acknowledgement]:
+        """Return those at or above the start offset, of acknowledgements in order: others are finished."""
+        return acknowledgements[bisect_left(acknowledgements, self.start_offset, key=_LAST_OFFSET) :]
 
     def acknowledge(
         self, member_id: str, acknowledgements: Iterable[Acknowledgement], now_ms: float

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.coordinators.internal_topic_log import ReplicatedStore
+from ottla.broker.runtime.loop_budget import LONG, at_once
 from ottla.broker.share.coordinator import ShareCoordinator
 from ottla.broker.share.dead_letters import DeadLetterTopics
 from ottla.broker.share.hosting import SharePartitions
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ottla.broker.replication.replicas import Replicas
     from ottla.broker.runtime.background_tasks import BackgroundTasks
     from ottla.broker.runtime.environment import Environment
+    from ottla.broker.runtime.loop_budget import LoopBudget
     from ottla.broker.runtime.threads import RecordThreads
 
 
@@ -44,21 +46,40 @@ class ShareParts:
     sessions: ShareSessions
     metrics: ShareGroupMetrics
     metadata: MetadataCache
+    tasks: BackgroundTasks
+    budget: LoopBudget
 
     def connection_ended(self, connection_id: str) -> None:
-        """End the sessions of a connection, and release what their members hold."""
+        """End the sessions of a connection, and release what their members hold; in steps if it is much."""
+        steps = self._end_all(connection_id)
+        if self.sessions.is_long(connection_id):
+            self.tasks.spawn(self.budget.turn().run(steps), "share-sessions-end")
+        else:
+            at_once(steps)
+
+    def _end_all(self, connection_id: str) -> Generator[None, None, None]:
         for session in self.sessions.connection_ended(connection_id):
             self.metrics.evicted_sessions.mark()
-            self.release(session)
+            yield from self._release(session)
 
     def release(self, session: ShareSession) -> None:
-        """Release what a member holds in the partitions of its session.
+        """Release what a member holds in the partitions of its session, which has ended."""
+        if len(session.partitions) > LONG:
+            self.tasks.spawn(self.budget.turn().run(self._release(session)), "share-session-end")
+        else:
+            at_once(self._release(session))
 
-        After the last member of a group that reads here its share partitions are dropped: the next one finds
-        the offsets that were set meanwhile.
+    def _release(self, session: ShareSession) -> Generator[None, None, None]:
+        """Release the records of a member; after the last one of its group drop the share partitions.
+
+        The next member finds the offsets that were set meanwhile.
         """
         group_id, member_id = session.member
-        for topic_id, number in session.partitions:
+        for count, (topic_id, number) in enumerate(session.partitions, 1):
+            if count % _IN_A_STEP == 0:
+                yield
+            if self.sessions.has(session.member):
+                return  # it has begun another one, and may hold records by that
             topic = self.metadata.topic_name(topic_id)
             if topic is None:
                 continue
@@ -69,6 +90,11 @@ class ShareParts:
                 hosted.release(member_id)
         if not self.sessions.has_group(group_id):
             self.partitions.group_left(group_id)
+        yield
+
+
+_IN_A_STEP: Final = 8
+"""Partitions whose records are released at once: each has thousands in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +161,8 @@ def make_share_parts(sources: ShareSources) -> ShareParts:
         sessions=sessions,
         metrics=metrics,
         metadata=sources.metadata,
+        tasks=tasks,
+        budget=sources.environment.budget,
     )
 
 

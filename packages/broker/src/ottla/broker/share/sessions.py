@@ -7,11 +7,12 @@ session than the broker may keep is refused; it never takes the place of one tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from ottla.broker.runtime.loop_budget import LONG
 from ottla.protocol.errors import (
     InvalidRequest,
     InvalidShareSessionEpoch,
@@ -75,6 +76,10 @@ class ShareSessions:
         """How many partitions the sessions read."""
         return self._partitions
 
+    def has(self, member: Member) -> bool:
+        """Return whether a member has a session."""
+        return member in self._sessions
+
     def has_group(self, group_id: str) -> bool:
         """Return whether a member of a group has a session."""
         return group_id in self._of_group
@@ -83,7 +88,7 @@ class ShareSessions:
         self,
         member: Member,
         epoch: int,
-        wanted: Iterable[TopicIdPartition],
+        wanted: dict[TopicIdPartition, None],
         forgotten: Iterable[TopicIdPartition],
         *,
         acknowledges: bool,
@@ -91,14 +96,14 @@ class ShareSessions:
     ) -> ShareSession:
         """Return the session of a fetch: a new one, the one that goes on, or the one that ends with it.
 
-        Raises KafkaError.
+        A new one keeps `wanted`. Raises KafkaError.
         """
         if epoch == FINAL_EPOCH:
             return self._get(member)
         if epoch == INITIAL_EPOCH:
             if acknowledges:
                 raise InvalidRequest("Acknowledgements need a share session that has begun.")
-            return self._begin(member, list(dict.fromkeys(wanted)), connection_id)
+            return self._begin(member, wanted, connection_id)
         session = self._get(member)
         self._check_epoch(session, epoch)
         self._update(session, wanted, forgotten)
@@ -131,14 +136,25 @@ class ShareSessions:
             self._of_connection.pop(session.connection_id, None)
         return True
 
-    def connection_ended(self, connection_id: str) -> list[ShareSession]:
-        """End the sessions of a connection, and return them."""
-        ended = [self._sessions[member] for member in self._of_connection.get(connection_id, {})]
-        for session in ended:
-            self.end(session)
-        return ended
+    def is_long(self, connection_id: str) -> bool:
+        """Return whether the sessions of a connection, or their partitions, are ended in steps."""
+        members = self._of_connection.get(connection_id, ())
+        return len(members) > LONG or sum(len(self._sessions[one].partitions) for one in members) > LONG
 
-    def _begin(self, member: Member, wanted: list[TopicIdPartition], connection_id: str) -> ShareSession:
+    def connection_ended(self, connection_id: str) -> Iterator[ShareSession]:
+        """End the sessions of a connection one by one, and iterate over them.
+
+        A member that has begun another one meanwhile, on another connection, keeps that.
+        """
+        for member in list(self._of_connection.get(connection_id, ())):
+            session = self._sessions.get(member)
+            if session is not None and session.connection_id == connection_id:
+                self.end(session)
+                yield session
+
+    def _begin(
+        self, member: Member, wanted: dict[TopicIdPartition, None], connection_id: str
+    ) -> ShareSession:
         before = self._sessions.get(member)
         count, partitions = len(self._sessions), self._partitions + len(wanted)
         if before is not None:
@@ -147,7 +163,7 @@ class ShareSessions:
             raise ShareSessionLimitReached
         if before is not None:
             self.end(before)
-        session = ShareSession(member, connection_id, partitions=dict.fromkeys(wanted))
+        session = ShareSession(member, connection_id, partitions=wanted)
         self._sessions[member] = session
         self._of_group[member.group_id] += 1
         self._of_connection.setdefault(connection_id, {})[member] = None
