@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from ottla.broker.controller.control_request_batch import ControlRequestBatch
 from ottla.broker.controller.controller_context import (
     ControllerContext,
@@ -10,6 +12,7 @@ from ottla.broker.controller.controller_context import (
     ReplicaState,
 )
 from ottla.broker.controller.events import DeleteTopic, Steps
+from ottla.broker.runtime.loop_budget import EndOfSlice
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.control_requests import StopReplicaRequest, StopReplicaResponse
 from ottla.protocol.topics import TopicPartition
@@ -26,9 +29,14 @@ class Deletion:
 
     def resume(self) -> Steps[None]:
         """Start the deletion of live replicas, and finish topics whose replicas are all deleted."""
-        for topic in sorted(self._context.deleting):
-            if waiting := [r for r in self._context.replicas_of(topic) if self._can_start(r)]:
-                yield from self._start(topic, waiting)
+        topics = sorted(self._context.deleting)
+        waiting = {
+            topic: replicas
+            for topic in topics
+            if (replicas := [r for r in self._context.replicas_of(topic) if self._can_start(r)])
+        }
+        yield from self._start(waiting)
+        for topic in topics:
             yield from self._finish(topic)
 
     def answered(
@@ -54,23 +62,31 @@ class Deletion:
         """
         return replica[1] in self._context.live and self._context.replica_state(*replica) not in _UNDER_WAY
 
-    def _start(self, topic: str, waiting: list[Replica]) -> Steps[None]:
-        context, batch = self._context, self._batch
+    def _start(self, waiting: Mapping[str, list[Replica]]) -> Steps[None]:
+        """Stop and delete replicas of topics: each broker gets one request of a kind for all of them."""
+        for topic, replicas in waiting.items():
+            self._stop(topic, replicas)
+            yield EndOfSlice()
+        yield from self._batch.requests()
+        for topic, replicas in waiting.items():
+            for partition, broker in replicas:
+                self._context.move_replica(partition, broker, ReplicaState.DELETION_STARTED)
+                self._batch.stop(partition, broker, delete=True)
+            self._rest_is_ineligible(topic)
+            yield EndOfSlice()
+        yield from self._batch.requests()
+
+    def _stop(self, topic: str, replicas: Iterable[Replica]) -> None:
+        context = self._context
         partitions = context.partitions_of(topic)
         for partition in partitions:
             if context.state(partition) is PartitionState.NON_EXISTENT:
                 context.move_partition(partition, PartitionState.NEW)
             context.move_partition(partition, PartitionState.OFFLINE)
-        batch.metadata(context.live, partitions)
-        for partition, broker in waiting:
+        self._batch.metadata(context.live, partitions)
+        for partition, broker in replicas:
             self._to_offline(partition, broker)
-            batch.stop(partition, broker, delete=False)
-        yield from batch.requests()
-        for partition, broker in waiting:
-            context.move_replica(partition, broker, ReplicaState.DELETION_STARTED)
-            batch.stop(partition, broker, delete=True)
-        yield from batch.requests()
-        self._rest_is_ineligible(topic)
+            self._batch.stop(partition, broker, delete=False)
 
     def _to_offline(self, partition: TopicPartition, broker: int) -> None:
         if self._context.replica_state(partition, broker) is ReplicaState.NON_EXISTENT:

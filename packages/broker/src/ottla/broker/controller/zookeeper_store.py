@@ -27,6 +27,7 @@ from ottla.zookeeper.session import (
     Delete,
     NodeExists,
     NoNode,
+    NotEmpty,
     Operation,
     Operations,
     SetData,
@@ -343,12 +344,26 @@ class Store:
 
     async def delete_topic(self, topic: str) -> None:
         """Remove a topic's znodes, its configuration, and last its marker."""
-        tree = await self._tree(paths.topic(topic))
-        for path in reversed(tree):
+        rest = [] if await self._delete_as_usual(topic) else await self._tree(paths.topic(topic))
+        configurations = (paths.config_entity("topics", topic), paths.ottla_topic_settings(topic))
+        for path in (*reversed(rest), *configurations):
             await self._fenced_quietly([Delete(path)])
-        await self._fenced_quietly([Delete(paths.config_entity("topics", topic))])
-        await self._fenced_quietly([Delete(paths.ottla_topic_settings(topic))])
         await self.drop_marker(topic)
+
+    async def _delete_as_usual(self, topic: str) -> bool:
+        """Remove a topic of partitions with a state each, many at a time; return whether it was one."""
+        parent = paths.partitions(topic)
+        znodes = [f"{parent}/{number}" for number in await self.children_of(parent)]
+        try:
+            for at in range(0, len(znodes), STATES_PER_MULTI):
+                some = znodes[at : at + STATES_PER_MULTI]
+                await self.fenced([Delete(path) for one in some for path in (f"{one}/state", one)])
+            await self.fenced([Delete(parent), Delete(paths.topic(topic))])
+        except ZooKeeperError as error:
+            if not error.retriable and not isinstance(error, (NoNode, NotEmpty)):
+                raise
+            return False
+        return True
 
     async def drop_marker(self, topic: str) -> None:
         """Remove a topic's deletion marker."""
@@ -358,8 +373,8 @@ class Store:
         """Remove a request or notification that has been processed."""
         await self._fenced_quietly([Delete(path)])
 
-    async def children_of(self, path: str, watch: Watch) -> list[str]:
-        """The children of a path, none when it does not exist; the watch is on the list."""
+    async def children_of(self, path: str, watch: Watch | None = None) -> list[str]:
+        """The children of a path, none when it does not exist; a watch is on the list."""
         try:
             return await retrying(lambda: self._zk.children(path, watch))
         except NoNode:
@@ -375,15 +390,9 @@ class Store:
     async def _tree(self, path: str) -> list[str]:
         """A path and everything below it, parents before children."""
         found = [path]
-        for name in await self._children(path):
+        for name in await self.children_of(path):
             found += await self._tree(f"{path}/{name}")
         return found
-
-    async def _children(self, path: str) -> list[str]:
-        try:
-            return await retrying(lambda: self._zk.children(path))
-        except NoNode:
-            return []
 
 
 async def read_leadership(operations: Operations, partition: TopicPartition) -> Leadership | None:
