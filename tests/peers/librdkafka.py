@@ -61,7 +61,7 @@ def run(
 ) -> Outcome:
     """Run one test with consumers of a group protocol, `classic` or `consumer`, in a process of its own."""
     logs.mkdir(parents=True, exist_ok=True)
-    settings = logs / "test.conf"
+    settings = logs / f"{test}.conf"  # of its own: a test reads it again for each client that it makes
     settings.write_text(
         f"metadata.broker.list={servers}\ntest.timeout.multiplier=4\ntest.topic.random=true\n"
     )
