@@ -8,6 +8,7 @@ from typing import Final
 from peers.maven import kafka_3_server
 
 _CLASSES: Final = {
+    "kafka-acls.sh": "kafka.admin.AclCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-log-dirs.sh": "org.apache.kafka.tools.LogDirsCommand",
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
@@ -20,7 +21,7 @@ def kafka_scripts(folder: Path, *, stops: int | None = None) -> None:
 
     With `stops` there is `kafka-server-stop.sh` too, which ends the process of that id and waits for its end.
     """
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, class_name in _CLASSES.items():
         _write(
             folder / name,

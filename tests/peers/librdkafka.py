@@ -57,9 +57,12 @@ def names(tests: Path) -> list[str]:
 
 
 def run(
-    tests: Path, test: str, *, servers: str, protocol: str, logs: Path, timeout_s: float = 900
+    tests: Path, test: str, *, servers: str, protocol: str, logs: Path, kafka: Path, timeout_s: float = 900
 ) -> Outcome:
-    """Run one test with consumers of a group protocol, `classic` or `consumer`, in a process of its own."""
+    """Run one test with consumers of a group protocol, `classic` or `consumer`, in a process of its own.
+
+    `kafka` is a folder with Kafka's scripts in `bin`.
+    """
     logs.mkdir(parents=True, exist_ok=True)
     settings = logs / f"{test}.conf"  # of its own: a test reads it again for each client that it makes
     settings.write_text(
@@ -68,6 +71,7 @@ def run(
     environment = os.environ | {
         "TESTS": test, "RDKAFKA_TEST_CONF": str(settings), "TEST_KAFKA_VERSION": "4.2.0", "BROKERS": servers,
         "TEST_CONSUMER_GROUP_PROTOCOL": protocol, "LD_LIBRARY_PATH": "../src:../src-cpp",
+        "KAFKA_PATH": str(kafka),
     }  # fmt: skip
     log, started = logs / f"{test}.log", time.monotonic()
     verdict = _verdict(tests, environment, log, timeout_s)

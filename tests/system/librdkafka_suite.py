@@ -1,7 +1,8 @@
 """librdkafka's own tests against three brokers, with consumers of either group protocol.
 
 The tests come with an npm package and are compiled once (npm, make and g++). Each runs in a process of its
-own; its log is kept where `--logs` says. Tests that need programs of Apache Kafka or logins skip themselves.
+own; its log is kept where `--logs` says. Tests that need logins skip themselves; those that run Kafka's
+scripts get them from Maven (Java), and are left out without it.
 
 python tests/system/librdkafka_suite.py --protocol consumer
 python tests/system/librdkafka_suite.py --protocol classic 0113 0118 --logs /tmp/logs
@@ -25,24 +26,27 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import pytest
 
 from ottla.broker.testing import BrokerCluster
+from peers.kafka_scripts import kafka_scripts
 from peers.librdkafka import Outcome, compiled_tests, names, run
+from peers.maven import missing_tools
 
 SETTINGS: Final = {
     "num.partitions": "4",
     "default.replication.factor": "3",
     "group.min.session.timeout.ms": "6000",
     "group.share.min.record.lock.duration.ms": "1000",
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
 }
-"""The brokers that librdkafka's tests expect, by its scenario `default`."""
+"""The brokers that librdkafka's tests expect, by its scenario `default`; some write access rules."""
 LEFT_OUT: Final = {
     "0038": "measures speed",
     "0055": "measures speed",
-    "0052": "runs kafka-topics.sh",
-    "0077": "runs kafka-topics.sh",
-    "0109": "runs kafka-acls.sh",
     "8000": "waits for a person",
     "8001": "needs a person",
 }
+OF_SCRIPTS: Final = ("0052", "0077", "0109", "0115", "0119")
+"""The tests that run kafka-topics.sh or kafka-acls.sh."""
 
 
 @contextmanager
@@ -61,15 +65,19 @@ def main(arguments: list[str] | None = None) -> int:
     except pytest.skip.Exception as reason:
         print(reason, file=sys.stderr)
         return 2
-    wanted = options.tests or [name for name in names(tests) if name not in LEFT_OUT]
+    lacking = missing_tools()
+    left_out = LEFT_OUT | (dict.fromkeys(OF_SCRIPTS, lacking) if lacking else {})
+    wanted = options.tests or [name for name in names(tests) if name not in left_out]
     logs = options.logs or Path(tempfile.mkdtemp(prefix="ottla-librdkafka-"))
+    if not lacking:
+        kafka_scripts(logs / "kafka" / "bin")
     with brokers(logs) as servers, ThreadPoolExecutor(options.parallel) as pool:
-        one = partial(run, tests, servers=servers, protocol=options.protocol, logs=logs)
+        one = partial(run, tests, servers=servers, protocol=options.protocol, logs=logs, kafka=logs / "kafka")
         outcomes = [_printed(outcome) for outcome in pool.map(one, wanted)]
     counts = Counter(outcome.verdict for outcome in outcomes)
     failed = counts["failed"] + counts["timeout"]
     if not options.tests:
-        print("Left out:", ", ".join(f"{test} {why}" for test, why in sorted(LEFT_OUT.items())))
+        print("Left out:", ", ".join(f"{test} {why}" for test, why in sorted(left_out.items())))
     print(
         f"{options.protocol}: {counts['passed']} passed, {failed} failed, {counts['skipped']} skipped; {logs}"
     )
