@@ -33,12 +33,16 @@ from peers.maven import missing_tools
 SETTINGS: Final = {
     "num.partitions": "4",
     "default.replication.factor": "3",
+    "group.initial.rebalance.delay.ms": "3000",
     "group.min.session.timeout.ms": "6000",
     "group.share.min.record.lock.duration.ms": "1000",
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
-"""The brokers that librdkafka's tests expect, by its scenario `default`; some write access rules."""
+"""The brokers that librdkafka's tests expect, by its scenario `default`; some write access rules.
+
+0113 counts assignments: members of a classic group that come together are to be in its first generation.
+"""
 LEFT_OUT: Final = {
     "0038": "measures speed",
     "0055": "measures speed",
