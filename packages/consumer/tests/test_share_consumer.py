@@ -173,10 +173,31 @@ async def test_records_come_from_the_new_leader_and_locks_of_the_old_one_are_voi
         broker.partition_code = broker.acknowledge_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         with pytest.raises(AcknowledgementFailed, match="has another leader") as failed:
             await first.accept()
+        assert consumer.in_flight == 0
         again = [await consumer.getone() for _ in range(3)]
 
     assert failed.value.offset == 0
     assert [record.lock.node for record in again] == [2, 2, 2]
+
+
+async def test_records_of_the_new_leader_stay_when_the_old_one_refuses_an_acknowledgement() -> None:
+    explicit = {"acknowledgement_mode": "explicit"}
+    async with (
+        Leader() as other,
+        Leader() as broker,
+        member(broker, **explicit) as consumer,
+        asyncio.timeout(20),
+    ):
+        broker.records = [(0, 1)]
+        old = await consumer.getone()
+        broker.leader = other
+        broker.partition_code = broker.acknowledge_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        new = [await consumer.getone()]
+        with pytest.raises(AcknowledgementFailed, match="has another leader"):
+            await old.accept()
+        new += [await consumer.getone() for _ in range(2)]
+
+    assert [(record.lock.node, record.offset) for record in new] == [(2, 0), (2, 1), (2, 2)]
 
 
 async def test_an_error_that_does_not_pass_is_raised_by_the_next_call() -> None:

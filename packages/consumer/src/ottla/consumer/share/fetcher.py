@@ -430,10 +430,19 @@ class ShareFetcher:
             self._fail(error)
 
     def _forget_leader(self, broker: Broker, key: SharePartition) -> None:
-        """Look up the leader of a partition: the locks that this one gave are void."""
+        """Look up the leader of a partition: the locks that this one gave are void.
+
+        Records that it gave and that nobody has seen are released: they count as in flight otherwise.
+        """
         topic = self._names.get(key.topic_id, "")
         self._cluster.forget(topic)
-        self.buffered = deque(found for found in self.buffered if found.lock.partition != key)
+        given, others = deque[FetchedRecords](), deque[FetchedRecords]()
+        for found in self.buffered:
+            is_void = found.lock.node == broker.node and found.lock.partition == key
+            (given if is_void else others).append(found)
+        self.buffered = others
+        for found in given:
+            found.release()
         self._back_off(broker)
 
     def _back_off(self, broker: Broker) -> None:
