@@ -111,13 +111,18 @@ def answers_come_before_replicas_have_what_was_loaded() -> list[Patch]:
 @mutant
 def upgraded_members_have_what_they_are_assigned_alone() -> list[Patch]:
     """A group that becomes a consumer group forgets what members read until their SyncGroup is answered."""
-    original = migration._upgraded
+    return _upgraded_members_have()
 
-    def upgraded(*given: Any) -> Any:
-        claim = original(*given)
-        return claim._replace(member=replace(claim.member, revoking=members.NO_PARTITIONS))
 
-    return [(migration, "_upgraded", upgraded)]
+def _upgraded_members_have(**changes: Any) -> list[Patch]:
+    """Change the members of an upgraded group, which have nothing to give up."""
+    original = migration._apart
+
+    def apart(claims: Any) -> Any:
+        state, revoking = members.MemberState.STABLE, members.NO_PARTITIONS
+        return [replace(member, state=state, revoking=revoking, **changes) for member in original(claims)]
+
+    return [(migration, "_apart", apart)]
 
 
 @mutant
@@ -192,12 +197,7 @@ def new_topics_are_not_noticed() -> list[Patch]:
 @mutant
 def upgraded_members_have_nothing() -> list[Patch]:
     """The members of a classic group come without their partitions."""
-    original = migration._upgraded
-
-    def upgraded(*given: Any) -> Any:
-        return replace(original(*given), assigned=members.NO_PARTITIONS)
-
-    return [(migration, "_upgraded", upgraded)]
+    return _upgraded_members_have(assigned=members.NO_PARTITIONS)
 
 
 @mutant

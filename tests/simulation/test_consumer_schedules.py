@@ -34,7 +34,7 @@ NOTICED_BY = {
     "any_epoch_may_send_heartbeats": 35,
     "no_past_epoch_may_commit": 7,
     "revocation_has_no_deadline": 15,
-    "removed_members_do_not_raise_the_epoch": 176,
+    "removed_members_do_not_raise_the_epoch": 82,
     "expressions_are_compared_with_topics_of_another_broker": 37,
     "upgraded_members_have_nothing": 66,
     "classic_members_alone_are_not_asked_to_join": 14,
