@@ -246,17 +246,38 @@ def _member_case(chance: random.Random) -> Case:
                     replicas[f"{name}_{number}"] = sorted({*replicas.get(f"{name}_{number}", []), "mine"})
     epoch = chance.randint(8, 10)
     state = chance.choice([1, 1, 2, 2, 3, 127])
+    if state != MemberState.UNREVOKED_TASKS:
+        pending = [{}, {}, {}]
+    owned = None if chance.random() < 0.3 else [some(0.2), some(0.2), some(0.2)]
     return {
         "part": "reconcile",
         "member": {
             "epoch": epoch, "previous": epoch - 1, "state": state, "process": "mine",
-            "assigned": assigned,
-            "pending": pending if state == MemberState.UNREVOKED_TASKS else [{}, {}, {}],
+            "assigned": assigned, "pending": pending,
         },
         "epoch": 10, "target": [some(0.4), some(0.3), some(0.2)],
-        "owned": None if chance.random() < 0.3 else [some(0.2), some(0.2), some(0.2)],
+        "owned": None if owned is None else _in_its_roles(owned, assigned, pending),
         "active": holders[0], "standby": holders[1], "warmup": holders[2],
     }  # fmt: skip
+
+
+def _in_its_roles(owned: list[Any], *held: list[Any]) -> list[Any]:
+    """Return the tasks that are owned, each that the member has only in the roles in which it has it.
+
+    In another role it counts as given up with Kafka, and with us it does not.
+    """
+    has = [{(name, int(number)) for tasks in held for name in tasks[role] for number in tasks[role][name]}
+           for role in range(3)]  # fmt: skip
+    everywhere = set().union(*has)
+    kept: list[Any] = []
+    for sets, in_role in zip(owned, has, strict=True):
+        elsewhere = everywhere - in_role
+        left = {
+            name: [number for number in numbers if (name, number) not in elsewhere]
+            for name, numbers in sets.items()
+        }
+        kept.append({name: numbers for name, numbers in left.items() if numbers})
+    return kept
 
 
 class _GivenHolders(Holders):

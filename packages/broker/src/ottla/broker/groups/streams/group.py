@@ -18,6 +18,7 @@ from ottla.broker.groups.kinds import (
     TimePassed,
     WorkFailed,
 )
+from ottla.broker.groups.streams.arrivals import require_instance
 from ottla.broker.groups.streams.events import (
     AssignmentPart,
     GroupDeadlines,
@@ -26,7 +27,7 @@ from ottla.broker.groups.streams.events import (
     Leave,
     Wait,
 )
-from ottla.broker.groups.streams.heartbeats import HeartbeatStep, ask_for_shutdown, require_instance
+from ottla.broker.groups.streams.heartbeats import HeartbeatStep, ask_for_shutdown
 from ottla.broker.groups.streams.members import (
     LEAVE_GROUP_EPOCH,
     LEAVE_GROUP_STATIC_EPOCH,
@@ -237,7 +238,7 @@ class StreamsGroup:
             case NotWritten():
                 self._not_written(fired, now_ms)
             case Loaded():
-                self._loaded(now_ms)
+                self._loaded(now_ms, wall_ms)
             case AssignmentPart():
                 self._assigned(event, wall_ms, outcome)
             case WorkFailed():
@@ -365,10 +366,13 @@ class StreamsGroup:
 
     def _not_written(self, fired: Iterable[tuple[Wait, str]], now_ms: float) -> None:
         self.data.topics_are_known, self.data.assigning = False, None
+        self.data.endpoints.clear()
         for key in fired:
             self._deadlines.set(key, now_ms + RETRY_MS)
 
-    def _loaded(self, now_ms: float) -> None:
+    def _loaded(self, now_ms: float, wall_ms: int) -> None:
+        # Members that know the endpoints of the predecessor in an epoch must not take them for those of now.
+        self.data.endpoint_epoch = wall_ms % 2**30
         session_ms = self._settings().session_timeout_ms
         for member in self.data.members.values():
             self._deadlines.set((Wait.SESSION, member.id), now_ms + session_ms)

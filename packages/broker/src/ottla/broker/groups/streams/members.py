@@ -6,7 +6,8 @@
 
 A member gets an active task once no member has it as such, and no other member of its own process, whose
 members share one state directory, has it in any role. A member that changes the role of a task it has may
-keep its state: the new role is granted at once where that is safe.
+keep its state: the new role is granted at once where that is safe. A task counts as given up once the member
+reports it in no role but one that it keeps.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def reconciled(
                 return member
             return _Step(member, epoch, target, owned, holders).next_member(member.epoch)
         case MemberState.UNREVOKED_TASKS:
-            if _has_not_released(owned, member.pending_revocation):
+            if _has_not_released(owned, member.pending_revocation, member.assigned):
                 return member
             return _Step(member, epoch, target, owned, holders).next_member(member.epoch + 1)
         case MemberState.UNRELEASED_TASKS:
@@ -167,8 +168,12 @@ def reconciled(
             return _Step(member, epoch, target, owned, holders).next_member(epoch)
 
 
-def _has_not_released(owned: Tasks | None, pending: HeldTasks) -> bool:
-    return owned is None or owned.contains_any(pending)
+def _has_not_released(owned: Tasks | None, pending: HeldTasks, kept: HeldTasks) -> bool:
+    """Return whether a member may still have a task that it must give up.
+
+    It may have one in another role than it was told last: it has not heard of that, or is not there yet.
+    """
+    return owned is None or owned.contains_any(pending) or owned.has_elsewhere(pending, kept)
 
 
 class _Role:
@@ -217,7 +222,8 @@ class _Step:
         self._leave_out_unreleased()
         self._convert_roles()
         revocation = self._revocation()
-        must_revoke = not revocation.is_empty and _has_not_released(self._owned, revocation)
+        kept = self._assigned(with_pending=False)
+        must_revoke = not revocation.is_empty and _has_not_released(self._owned, revocation, kept)
         self._keep_until_promoted(must_revoke)
         unreleased = any(role.unreleased for role in (self._active, self._standby, self._warmup))
         return replace(

@@ -53,6 +53,19 @@ class Tasks:
             or _overlap(self.warmup, held.warmup)
         )
 
+    def has_elsewhere(self, wanted: HeldTasks, but: HeldTasks) -> bool:
+        """Return whether a task of `wanted` is here in a role that it has not in `but`."""
+        sought = union(union(without_epochs(wanted.active), wanted.standby), wanted.warmup)
+        return any(
+            (sets.get(name, frozenset()) & partitions) - left.get(name, frozenset())
+            for name, partitions in sought.items()
+            for sets, left in (
+                (self.active, without_epochs(but.active)),
+                (self.standby, but.standby),
+                (self.warmup, but.warmup),
+            )
+        )
+
     def are_those_of(self, held: HeldTasks) -> bool:
         """Return whether both have the same tasks in the same roles."""
         return (
