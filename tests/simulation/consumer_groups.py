@@ -272,7 +272,7 @@ class Schedule:
 
     async def _delete(self, coordinator: GroupCoordinator) -> None:
         if (await coordinator.delete_groups([GROUP]))[GROUP] is ErrorCode.NONE:
-            self.reports.acknowledged.clear()  # its offsets go with it
+            self.reports.forget()
 
     def _configure(self) -> None:
         self.cluster.group_settings["consumer.session.timeout.ms"] = str(self.chance.choice([5_000, 6_000]))

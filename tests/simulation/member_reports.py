@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -32,6 +33,7 @@ class CommitAttempt(NamedTuple):
     """A commit, and what the log had of its member when it was sent; its epoch was -1 if it was none."""
 
     epoch: int
+    at_s: float
     offsets: Mapping[Partition, int]
     was_member: bool
     member_epoch: int
@@ -46,6 +48,8 @@ class MemberReports:
         self._cluster, self._logged, self._members = cluster, logged, members
         self.acknowledged: dict[Partition, int] = {}
         """The offsets whose commits were answered without an error."""
+        self.forgotten_s = -1.0
+        """When the group was last deleted."""
         self.taken = 0
         """How often a partition was taken."""
 
@@ -117,12 +121,21 @@ class MemberReports:
         known = logged.data.members.get(member.member_id)
         return CommitAttempt(
             epoch,
+            self._now_s(),
             offsets,
             member.member_id in logged.members,
             -1 if known is None else known.epoch,
             since,
             self._leadership(member),
         )
+
+    def forget(self) -> None:
+        """Note that the group was deleted, and its offsets with it."""
+        self.acknowledged.clear()
+        self.forgotten_s = self._now_s()
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def _leadership(self, member: Member) -> tuple[int, int]:
         log = self._cluster.log
@@ -145,6 +158,8 @@ class MemberReports:
                     raise InvariantViolated(
                         f"{member} commits {partition} in epoch {attempt.epoch}, which it has since {first}"
                     )
+            if attempt.at_s <= self.forgotten_s:
+                return  # its offsets may have gone with the group before the answer came
             for partition, offset in attempt.offsets.items():
                 self.acknowledged[partition] = max(offset, self.acknowledged.get(partition, 0))
         elif code in REFUSED and is_member and attempt.was_member and not logged.is_classic:

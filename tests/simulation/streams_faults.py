@@ -133,7 +133,7 @@ class StreamsFaults:
 
     async def _delete(self, coordinator: GroupCoordinator) -> None:
         if (await coordinator.delete_groups([GROUP]))[GROUP] is ErrorCode.NONE:
-            self._schedule.reports.acknowledged.clear()  # its offsets go with it
+            self._schedule.reports.forget()
 
     def _configure(self, chance: random.Random) -> None:
         settings = self._cluster.group_settings

@@ -76,6 +76,7 @@ class Schedule:
         """When each topic was last deleted."""
         self.topics_changed_s = 0.0
         self._numbers = 0
+        self._is_over = False
         self._faults = StreamsFaults(self)
 
     async def run(self) -> int:
@@ -86,6 +87,7 @@ class Schedule:
                 try:
                     await self._run()
                 finally:
+                    self._is_over = True
                     for member in self.members:
                         member.end()
         self._raise_problems()
@@ -116,7 +118,9 @@ class Schedule:
     def join(
         self, chance: random.Random, instance_id: str | None = None, application: Application | None = None
     ) -> None:
-        """Begin a member."""
+        """Begin a member, unless the schedule is over."""
+        if self._is_over:
+            return
         self._numbers += 1
         if instance_id is None and chance.random() < 0.3:
             free = {"i1", "i2"} - {member.instance_id for member in self.members}
@@ -306,16 +310,12 @@ class Schedule:
     def _wrong_answers(self) -> str | None:
         """Return which member knows wrong tasks of another one with an endpoint; None if none does.
 
-        As in Kafka, these epochs begin again with each coordinator, and partitions of a topic that comes or
-        grows are told with the next change: what came from another coordinator or before counts for nothing.
+        As in Kafka, partitions of a topic that comes or grows are told with the next change, and these epochs
+        begin again with each group: what was told before counts for nothing.
         """
-        hosted = self.cluster.leader.hosted()
-        assert hosted is not None
-        assert isinstance(hosted.group, StreamsGroup)
-        now = self.cluster.log.epoch, hosted.group.data.endpoint_epoch
         partitions = self.cluster.topics.partitions
-        known_s = self.topics_changed_s + ANSWERS_AFTER_S
-        for member in [one for one in self.members if one.answers_of == now and one.answers_s > known_s]:
+        known_s = max(self.topics_changed_s, self.reports.forgotten_s) + ANSWERS_AFTER_S
+        for member in [one for one in self.members if one.answers_s > known_s]:
             told = {
                 (answer.user_endpoint.host, answer.user_endpoint.port): {
                     (of.topic, number) for of in answer.active_partitions for number in of.partitions

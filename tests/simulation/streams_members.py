@@ -52,8 +52,6 @@ class StreamsMember(Member):
         self.endpoint = Endpoint(host=process_id, port=int(member_id[1:])) if has_endpoint else None
         self.answers: list[EndpointToPartitions] | None = None
         """The tasks of the members with endpoints, as it was last told."""
-        self.answers_of = (-1, -1)
-        """The leadership and the epoch of `answers`."""
         self.answers_s = 0.0
         self.held = NO_TASKS
         """The tasks that run in it."""
@@ -140,7 +138,6 @@ class StreamsMember(Member):
         self._answers_epoch = response.endpoint_information_epoch
         if response.partitions_by_user_endpoint is not None:
             self.answers = response.partitions_by_user_endpoint
-            self.answers_of = self.cluster.log.epoch, self._answers_epoch
             self.answers_s = self.schedule.now_s()
         named = response.active_tasks, response.standby_tasks, response.warmup_tasks
         if named[0] is not None and named[1] is not None and named[2] is not None:
