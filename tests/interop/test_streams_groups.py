@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,27 +17,30 @@ from ottla.admin import Admin, GroupDescription
 from ottla.broker.testing import BrokerProcess
 from peers.apache_kafka import run_tool
 from peers.committed_records import read_committed
-from peers.java import compile_program
-from peers.maven import KAFKA_4, kafka_4_tools, kafka_streams
+from peers.maven import kafka_4_tools
 from peers.processes import Process
+from peers.streams_programs import (
+    BOUND_S,
+    KEYS,
+    PARTITIONS,
+    SHORT_SESSIONS,
+    counts_of,
+    exact_counts,
+    produce_words,
+    program,
+    word,
+)
 from peers.topics import Topics
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
-PARTITIONS, KEYS, RECORDS = 3, 20, 3_000
-BOUND_S = 150.0
-_SETTINGS = {
+RECORDS = 3_000
+_SETTINGS = SHORT_SESSIONS | {
     "offsets.topic.num.partitions": "4",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
-    "group.initial.rebalance.delay.ms": "0",
-    "group.streams.initial.rebalance.delay.ms": "0",
-    "group.streams.min.session.timeout.ms": "6000",
-    "group.streams.session.timeout.ms": "6000",
-    "group.streams.min.heartbeat.interval.ms": "500",
-    "group.streams.heartbeat.interval.ms": "500",
 }
 
 
@@ -49,33 +51,10 @@ def servers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
         yield running.bootstrap_servers
 
 
-def program(servers: str, topology: str, folder: Path, *settings: str, protocol: str = "streams") -> Process:
-    """Return a process of the program, still to be started."""
-    folder.mkdir(parents=True, exist_ok=True)
-    class_path = kafka_streams(KAFKA_4)
-    source = Path(__file__).parent / "java" / "StreamsOfToday.java"
-    command = [
-        "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        "-cp", f"{compile_program(source, class_path)}{os.pathsep}{class_path}", source.stem,
-        servers, "app", topology, str(folder / "state"), f"group.protocol={protocol}", *settings,
-    ]  # fmt: skip
-    return Process(command, folder / "streams.out")
-
-
 def create(servers: str, *names: str) -> None:
     with Topics(servers) as topics:
         for name in names:
             topics.create(name, partitions=PARTITIONS)
-
-
-def produce(servers: str, first: int, count: int) -> None:
-    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
-    for number in range(first, first + count):
-        word = f"word{number * 7919 % KEYS}"
-        producer.produce("words", f"{word} {number}".encode(), partition=number % PARTITIONS)
-        producer.poll(0)
-    assert producer.flush(60) == 0
 
 
 def wait_until(condition: Callable[[], Any], *processes: Process) -> None:
@@ -98,12 +77,12 @@ def streams_groups(servers: str, *arguments: str) -> str:
 @pytest.mark.parametrize("protocol", ["streams", "classic"])
 def test_a_program_without_state_maps_every_record(servers: str, tmp_path: Path, protocol: str) -> None:
     create(servers, "words", "upper")
-    produce(servers, 0, RECORDS)
+    produce_words(servers, 0, RECORDS)
 
     with program(servers, "map", tmp_path / "one", protocol=protocol) as process:
         wait_until(lambda: len(values(servers, "upper")) >= RECORDS, process)
 
-    expected = Counter(f"WORD{number * 7919 % KEYS} {number}".encode() for number in range(RECORDS))
+    expected = Counter(f"{word(number).upper()} {number}".encode() for number in range(RECORDS))
     assert Counter(values(servers, "upper")) == expected
 
 
@@ -114,22 +93,18 @@ def test_counts_are_exact_over_two_instances_of_which_one_is_killed(servers: str
 
     with ExitStack() as stack:
         first = stack.enter_context(program(servers, "count", tmp_path / "one", *settings))
-        produce(servers, 0, share)
+        produce_words(servers, 0, share)
         wait_until(lambda: values(servers, "counts"), first)
         second = program(servers, "count", tmp_path / "two", *settings).start()
         stack.callback(second.kill)
-        produce(servers, share, share)
+        produce_words(servers, share, share)
         wait_until(lambda: len(_members(servers)) == 4, first, second)
         wait_until(lambda: len(values(servers, "counts")) >= 2 * share, first, second)
         second.kill()
-        produce(servers, 2 * share, RECORDS - 2 * share)
+        produce_words(servers, 2 * share, RECORDS - 2 * share)
         wait_until(lambda: len(values(servers, "counts")) >= RECORDS, first)
 
-    found: dict[bytes, list[int]] = {}
-    for record in read_committed(servers, "counts"):
-        found.setdefault(record.key() or b"", []).append(int(record.value() or b""))
-    expected = Counter(f"word{number * 7919 % KEYS}".encode() for number in range(RECORDS))
-    assert found == {word: list(range(1, count + 1)) for word, count in expected.items()}
+    assert counts_of(servers) == exact_counts(RECORDS)
 
 
 def _members(servers: str) -> list[str]:
@@ -146,7 +121,7 @@ def test_a_join_by_another_key_finds_every_pair(servers: str, tmp_path: Path) ->
     assert producer.flush(60) == 0
 
     with program(servers, "join", tmp_path / "one", "max.task.idle.ms=2000") as process:
-        produce(servers, 0, RECORDS)
+        produce_words(servers, 0, RECORDS)
         wait_until(lambda: len(values(servers, "joined")) >= RECORDS, process)
 
     pairs = (value.split() for value in values(servers, "joined"))
@@ -156,7 +131,7 @@ def test_a_join_by_another_key_finds_every_pair(servers: str, tmp_path: Path) ->
 @pytest.mark.parametrize("servers", [{"group.streams.num.standby.replicas": "1"}], indirect=True)
 def test_a_second_instance_has_standbys_and_the_tool_sees_the_group(servers: str, tmp_path: Path) -> None:
     create(servers, "words", "counts")
-    produce(servers, 0, RECORDS)
+    produce_words(servers, 0, RECORDS)
 
     with ExitStack() as stack:
         first = stack.enter_context(program(servers, "count", tmp_path / "one"))

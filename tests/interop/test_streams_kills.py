@@ -3,42 +3,35 @@ killed and its second instance dies and comes back."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.broker.testing import BrokerCluster
 from peers.apache_kafka import run_tool
 from peers.committed_records import read_committed
 from peers.group_coordinators import OF_CLUSTER, ONE_COORDINATOR, Coordinators
-from peers.java import compile_program
-from peers.maven import KAFKA_4, kafka_streams
 from peers.processes import Process
+from peers.streams_programs import (
+    BOUND_S,
+    PARTITIONS,
+    SHORT_SESSIONS,
+    counts_of,
+    exact_counts,
+    produce_words,
+    program,
+)
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(900)]
 
-PARTITIONS: Final = 3
-KEYS: Final = 20
 PART: Final = 400
 """The records that are sent before a kill, and as many after it."""
 KILLS: Final = 5
-BOUND_S: Final = 150.0
-SETTINGS: Final = ONE_COORDINATOR | {
-    "transaction.state.log.num.partitions": "3",
-    "group.initial.rebalance.delay.ms": "0",
-    "group.streams.initial.rebalance.delay.ms": "0",
-    "group.streams.min.session.timeout.ms": "6000",
-    "group.streams.session.timeout.ms": "6000",
-    "group.streams.min.heartbeat.interval.ms": "500",
-    "group.streams.heartbeat.interval.ms": "500",
-}
+SETTINGS: Final = ONE_COORDINATOR | SHORT_SESSIONS | {"transaction.state.log.num.partitions": "3"}
 
 
 @pytest.fixture
@@ -69,29 +62,16 @@ class Counting:
             process.kill()
 
     def start(self, instance: str) -> None:
-        folder = self._folder / instance
-        folder.mkdir(parents=True, exist_ok=True)
-        class_path = kafka_streams(KAFKA_4)
-        source = Path(__file__).parent / "java" / "StreamsOfToday.java"
-        command = [
-            "java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-            "-cp", f"{compile_program(source, class_path)}{os.pathsep}{class_path}", source.stem,
-            self.servers, "app", "count", str(folder / "state"), f"group.protocol={self._protocol}",
-            "processing.guarantee=exactly_once_v2", "replication.factor=3",
-        ]  # fmt: skip
-        self._instances[instance] = Process(command, folder / "streams.out").start()
+        settings = "processing.guarantee=exactly_once_v2", "replication.factor=3"
+        process = program(self.servers, "count", self._folder / instance, *settings, protocol=self._protocol)
+        self._instances[instance] = process.start()
 
     def kill(self, instance: str) -> None:
         self._instances.pop(instance).kill()
 
     def send(self, records: int) -> None:
         """Send more words, and return once all are acknowledged."""
-        producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
-        for number in range(self.sent, self.sent + records):
-            producer.produce("words", f"{_word(number)} {number}".encode(), partition=number % PARTITIONS)
-            producer.poll(0)
-        assert producer.flush(BOUND_S) == 0
+        produce_words(self.servers, self.sent, records)
         self.sent += records
 
     def counted(self) -> int:
@@ -104,18 +84,6 @@ class Counting:
             words = {name: process.last_words() for name, process in self._instances.items()}
             assert time.monotonic() < deadline, f"{self.counted()} of {self.sent} counted: {words}"
             time.sleep(0.2)
-
-
-def _word(number: int) -> str:
-    return f"word{number * 7919 % KEYS}"
-
-
-def counts_of(servers: str) -> dict[str, list[int]]:
-    """Return the committed counts of each word, in their order."""
-    found: defaultdict[str, list[int]] = defaultdict(list)
-    for record in read_committed(servers, "counts"):
-        found[(record.key() or b"").decode()].append(int(record.value() or b""))
-    return found
 
 
 @pytest.mark.parametrize("protocol", ["classic", "streams"])
@@ -139,9 +107,7 @@ def test_counts_are_exact_while_coordinators_are_killed(
                 counting.wait_until(lambda: counting.counted() >= counting.sent)
 
     assert coordinators.kills == KILLS
-    expected = Counter(_word(number) for number in range(counting.sent))
-    counts = counts_of(cluster.bootstrap_servers)
-    assert counts == {word: list(range(1, count + 1)) for word, count in expected.items()}
+    assert counts_of(cluster.bootstrap_servers) == exact_counts(counting.sent)
     listed = run_tool(
         "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", cluster.bootstrap_servers, "list"
     )

@@ -22,6 +22,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from ottla.broker.config import load_broker_config
@@ -33,6 +34,7 @@ from ottla.broker.groups.hosting import hosted_groups
 from ottla.broker.groups.hosting.coordinator import GroupCoordinator
 from ottla.broker.runtime.loop_budget import LONG
 from ottla.protocol.errors import ErrorCode
+from simulation import cluster_faults
 from simulation.classic_member import ClassicMember
 from simulation.group_cluster import BROKERS, GROUP, SESSION_MS, SETTINGS, GroupCluster, LoggedFailures
 from simulation.group_members import BEAT_S, REBALANCE_MS, ConsumerMember, Member, Partition
@@ -161,11 +163,17 @@ class Schedule:
         chance = self.chance
         kinds: list[tuple[int, Callable[[], None]]] = [
             (10, self._come), (6, self._go), (4, self._die), (6, self._pause), (1, self._hang),
-            (6, self._read_others), (6, self._change_topics), (2, self._move_rack), (6, self._fail_over),
-            (3, self._kill_broker), (2, self._stall), (2, self._refuse), (3, self._compact),
+            (6, self._read_others), (6, self._change_topics), (2, self._move_rack),
+            (6, self._to_cluster(cluster_faults.fail_over)),
+            (3, self._to_cluster(cluster_faults.kill_broker)),
+            (2, self._to_cluster(cluster_faults.stall)), (2, self._to_cluster(cluster_faults.refuse)),
+            (3, self._to_cluster(cluster_faults.compact)),
             (6, self._commit_late), (1, self._delete_group), (2, self._configure),
         ]  # fmt: skip
         chance.choices([act for _, act in kinds], [weight for weight, _ in kinds])[0]()
+
+    def _to_cluster(self, fault: Callable[[GroupCluster, random.Random], None]) -> Callable[[], None]:
+        return partial(fault, self.cluster, self.chance)
 
     def _come(self) -> None:
         if len(self.members) < MOST_MEMBERS:
@@ -230,36 +238,6 @@ class Schedule:
     def _move_rack(self) -> None:
         self.cluster.topics.racks[self.chance.randrange(BROKERS)] = self.chance.choice(["rack-1", "rack-2"])
         self.cluster.publish(list(self.cluster.topics.present))
-
-    def _fail_over(self) -> None:
-        chance = self.chance
-        self.cluster.elect(
-            chance.randrange(BROKERS),
-            told_after_s=chance.choice([0, 0, 0.5, 8]),
-            begins_after_s=chance.choice([0, 0, 0.5, 3]),
-        )
-
-    def _kill_broker(self) -> None:
-        broker = self.chance.choice(self.cluster.brokers)
-        if broker is self.cluster.leader:
-            others = [number for number in range(BROKERS) if number != broker.number]
-            self.cluster.elect(self.chance.choice(others), begins_after_s=self.chance.choice([0, 1]))
-        if broker is self.cluster.leader:
-            return  # no other can be elected
-        self.cluster.restart(broker)
-
-    def _stall(self) -> None:
-        self.cluster.log.stalls_until_s = self._now_s() + self.chance.choice([1, 6])
-
-    def _refuse(self) -> None:
-        self.cluster.log.refuses = True
-        asyncio.get_running_loop().call_later(self.chance.choice([0.5, 3]), self._take_writes)
-
-    def _take_writes(self) -> None:
-        self.cluster.log.refuses = False
-
-    def _compact(self) -> None:
-        self.cluster.log.compact()
 
     def _commit_late(self) -> None:
         member = self._any_member()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from ottla.broker.groups.consumer import heartbeats, members, migration, stored_group
@@ -21,18 +20,15 @@ from ottla.protocol.stored_groups import (
     ConsumerGroupTargetAssignmentMetadataKey,
 )
 from ottla.zookeeper.frozen_classes import replace
-from simulation.mutants import Patch
+from simulation.hosting_mutants import answers_come_before_replicas
+from simulation.mutants import NamedMutants, Patch
 
-CONSUMER_MUTANTS: Final[dict[str, Callable[[], list[Patch]]]] = {}
+CONSUMER_MUTANTS: Final = NamedMutants()
+mutant: Final = CONSUMER_MUTANTS.add
+mutant(answers_come_before_replicas)
 
 
 _EPOCH_KEYS: Final = (ConsumerGroupMetadataKey, ConsumerGroupTargetAssignmentMetadataKey)
-
-
-def mutant(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
-    """Add a mutant."""
-    CONSUMER_MUTANTS[patches.__name__] = patches
-    return patches
 
 
 @mutant
@@ -86,20 +82,6 @@ def any_epoch_may_commit() -> list[Patch]:
 def no_past_epoch_may_commit() -> list[Patch]:
     """A member that learns its new epoch late cannot commit."""
     return [(ConsumerGroup, "_has_since", lambda self, member, epoch, partitions: False)]
-
-
-@mutant
-def answers_come_before_replicas() -> list[Patch]:
-    """A member gets its answer before its records are committed."""
-    original = HostedGroups._write_records
-
-    def write_records(self: Any, hosted: Any, outcome: Any) -> Any:
-        replies, outcome.replies = outcome.replies, []
-        written = original(self, hosted, outcome)
-        self._reply(replies)
-        return written
-
-    return [(HostedGroups, "_write_records", write_records)]
 
 
 @mutant

@@ -14,6 +14,15 @@ Patch = tuple[Any, str, Any]
 """The owner of a name, the name, and what it stands for in the mutant."""
 
 
+class NamedMutants(dict[str, Callable[[], list[Patch]]]):
+    """Changed rules by the names of the functions that return them."""
+
+    def add(self, patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+        """Add a mutant."""
+        self[patches.__name__] = patches
+        return patches
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One changed rule; `equivalent` where another rule makes up for it, so that nothing can be noticed."""

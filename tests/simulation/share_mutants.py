@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
@@ -11,15 +10,10 @@ from ottla.broker.share import state as share_state
 from ottla.broker.share.coordinator import ShareCoordinator
 from ottla.broker.share.in_flight import RecordState, Run
 from ottla.broker.share.partition import SharePartition
-from simulation.mutants import Patch
+from simulation.mutants import NamedMutants, Patch
 
-SHARE_MUTANTS: Final[dict[str, Callable[[], list[Patch]]]] = {}
-
-
-def mutant(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
-    """Add a mutant."""
-    SHARE_MUTANTS[patches.__name__] = patches
-    return patches
+SHARE_MUTANTS: Final = NamedMutants()
+mutant: Final = SHARE_MUTANTS.add
 
 
 @mutant

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -14,7 +15,8 @@ from ottla.broker.groups.streams import sticky_assignor, target_assignment
 from ottla.broker.groups.streams.tasks import TaskId, Tasks, each_task, grouped
 from ottla.broker.runtime.loop_budget import LONG
 from ottla.protocol.errors import ErrorCode
-from simulation.group_cluster import BROKERS, GROUP
+from simulation import cluster_faults
+from simulation.group_cluster import GROUP
 from simulation.streams_applications import APPLICATIONS, SOURCES, Application
 
 if TYPE_CHECKING:
@@ -45,8 +47,11 @@ class StreamsFaults:
         """The applications that have had a member."""
         self._acts: Mapping[str, Callable[[random.Random], None]] = {
             "come": self._come, "go": self._go, "die": self._die, "pause": self._pause, "hang": self._hang,
-            "fail over": self._fail_over, "kill broker": self._kill_broker, "stall": self._stall,
-            "refuse": self._refuse, "lose answers": self._lose, "compact": self._compact,
+            "fail over": partial(cluster_faults.fail_over, self._cluster),
+            "kill broker": partial(cluster_faults.kill_broker, self._cluster),
+            "stall": partial(cluster_faults.stall, self._cluster),
+            "refuse": partial(cluster_faults.refuse, self._cluster),
+            "lose answers": self._lose, "compact": partial(cluster_faults.compact, self._cluster),
             "commit late": self._commit_late, "delete group": self._delete_group,
             "configure": self._configure, "grow a source": self._grow,
             "delete a source": self._delete_source, "delete an internal topic": self._delete_internal,
@@ -164,32 +169,7 @@ class StreamsFaults:
         if self._schedule.now_s() - last_s >= RECREATED_AFTER_S:
             self._schedule.mend_topics()
 
-    # ---- coordinators and their log
-
-    def _fail_over(self, chance: random.Random) -> None:
-        self._cluster.elect(
-            chance.randrange(BROKERS),
-            told_after_s=chance.choice([0, 0, 0.5, 8]),
-            begins_after_s=chance.choice([0, 0, 0.5, 3]),
-        )
-
-    def _kill_broker(self, chance: random.Random) -> None:
-        broker = chance.choice(self._cluster.brokers)
-        if broker is self._cluster.leader:
-            others = [number for number in range(BROKERS) if number != broker.number]
-            self._cluster.elect(chance.choice(others), begins_after_s=chance.choice([0, 1]))
-        if broker is not self._cluster.leader:  # else no other can be elected
-            self._cluster.restart(broker)
-
-    def _stall(self, chance: random.Random) -> None:
-        self._cluster.log.stalls_until_s = self._schedule.now_s() + chance.choice([1, 6])
-
-    def _refuse(self, chance: random.Random) -> None:
-        self._cluster.log.refuses = True
-        asyncio.get_running_loop().call_later(chance.choice([0.5, 3]), self._take_writes)
-
-    def _take_writes(self) -> None:
-        self._cluster.log.refuses = False
+    # ---- the network
 
     def _lose(self, chance: random.Random) -> None:
         usual, self._cluster.loses = self._cluster.loses, 0.3
@@ -197,9 +177,6 @@ class StreamsFaults:
 
     def _lose_less(self, share: float) -> None:
         self._cluster.loses = min(self._cluster.loses, share)
-
-    def _compact(self, chance: random.Random) -> None:
-        self._cluster.log.compact()
 
 
 # ---- ways that groups of a few members do not take by themselves

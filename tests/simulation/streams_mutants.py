@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
-from ottla.broker.groups.hosting.hosted_groups import HostedGroups
 from ottla.broker.groups.streams import group as streams_group
 from ottla.broker.groups.streams import heartbeats, members, records, state, sticky_assignor, tasks
 from ottla.broker.groups.streams import target_assignment as targets
@@ -15,15 +13,12 @@ from ottla.broker.groups.streams.heartbeats import HeartbeatStep
 from ottla.broker.groups.streams.members import Holders, MemberState
 from ottla.protocol.errors import ErrorCode
 from ottla.zookeeper.frozen_classes import replace
-from simulation.mutants import Patch
+from simulation.hosting_mutants import answers_come_before_replicas
+from simulation.mutants import NamedMutants, Patch
 
-STREAMS_MUTANTS: Final[dict[str, Callable[[], list[Patch]]]] = {}
-
-
-def mutant(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
-    """Add a mutant."""
-    STREAMS_MUTANTS[patches.__name__] = patches
-    return patches
+STREAMS_MUTANTS: Final = NamedMutants()
+mutant: Final = STREAMS_MUTANTS.add
+mutant(answers_come_before_replicas)
 
 
 @mutant
@@ -121,20 +116,6 @@ def replicas_of_the_process_are_not_awaited() -> list[Patch]:
 def lost_answers_are_not_repeated() -> list[Patch]:
     """A member whose answer was lost does not hear of its tasks again."""
     return [(HeartbeatStep, "_misses_tasks", lambda self, after: False)]
-
-
-@mutant
-def answers_come_before_replicas() -> list[Patch]:
-    """A member gets its answer before its records are committed."""
-    original = HostedGroups._write_records
-
-    def write_records(self: Any, hosted: Any, outcome: Any) -> Any:
-        replies, outcome.replies = outcome.replies, []
-        written = original(self, hosted, outcome)
-        self._reply(replies)
-        return written
-
-    return [(HostedGroups, "_write_records", write_records)]
 
 
 @mutant
