@@ -67,6 +67,7 @@ MANY = 60_000
 """Elements of the long lists: within the limit."""
 A_FEW_SLICES_S = 0.03
 """On a fast machine, all of the work is not much more."""
+ATTEMPTS = 3
 
 
 @pytest.fixture
@@ -234,16 +235,29 @@ LONG_REQUESTS: list[tuple[Callable[[], Any], int, Callable[[Any], int]]] = [
 async def test_a_long_list_is_worked_through_in_many_turns_of_the_loop(
     broker: Broker, make: Callable[[], Any], version: int, elements: Callable[[Any], int]
 ) -> None:
-    """No part of the work takes a fifth of all of it; in processor time, as machines are busy."""
     request = make()
-    frame = frame_of(request, version)
-    use = LoopUse()
 
-    data = await asyncio.to_thread(asked, broker.port, frame)
-    total_s = use.stop()
+    data = await in_many_turns(broker.port, frame_of(request, version))
 
     assert elements(answer_of(data, request, version)) == MANY
-    assert use.longest_s < max(total_s / 5, A_FEW_SLICES_S)
+
+
+async def in_many_turns(port: int, *frames: bytes) -> bytes:
+    """Send frames, and return the last answer. No part of the work takes a fifth of all of it.
+
+    In processor time, as machines are busy. The kernel's part of it is not the same each time: when the
+    60,000 elements of a request and of its answer go, a turn of 12 ms, pages are given back. So one of a few
+    attempts has to be within the bound; work that is done in one turn is beyond it in each.
+    """
+    uses: list[tuple[float, float]] = []
+    for _ in range(ATTEMPTS):
+        use = LoopUse()
+        data = await asyncio.to_thread(asked, port, *frames)
+        total_s = use.stop()
+        uses.append((use.longest_s, total_s))
+        if use.longest_s < max(total_s / 5, A_FEW_SLICES_S):
+            return data
+    raise AssertionError(f"the longest turns, and all turns, took {uses} seconds")
 
 
 async def test_acknowledgements_are_checked_in_many_turns_of_the_loop(broker: Broker) -> None:
@@ -253,14 +267,11 @@ async def test_acknowledgements_are_checked_in_many_turns_of_the_loop(broker: Br
     begin.topics[0].partitions = begin.topics[0].partitions[:1]
     frames = [frame_of(begin, 2), frame_of(acknowledge, 2)]
     await asyncio.to_thread(asked, broker.port, *frames)  # imports what is imported with the first
-    use = LoopUse()
 
-    data = await asyncio.to_thread(asked, broker.port, *frames)
-    total_s = use.stop()
+    data = await in_many_turns(broker.port, *frames)
 
     codes = [one.error_code for one in answer_of(data, acknowledge, 2).responses[0].partitions]
     assert codes[1:] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * (MANY // 8 - 1)
-    assert use.longest_s < max(total_s / 5, A_FEW_SLICES_S)
 
 
 async def test_a_resource_is_described_once(broker: Broker) -> None:
