@@ -144,7 +144,10 @@ def run(folder: Path, wanted: str, *, with_times: bool) -> list[str]:
             continue
         try:
             cost = cost_of(made, folder / str(number))
-        except (AssertionError, OSError, BrokerFailed) as error:
+        except (AssertionError, OSError, BrokerFailed, ExceptionGroup) as failure:
+            error: Exception = failure
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
             print(f"  {name:<62} {error}", flush=True)
             wrong.append(f"{name}: {error}")
             continue

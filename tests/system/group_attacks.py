@@ -15,6 +15,8 @@ from attack_costs import attack
 from connections import Client
 from measured_broker import MeasuredBroker
 
+from ottla.broker.api.consumer_group_heartbeat import MOST_TOPICS
+from ottla.broker.groups.consumer.migration import MOST_MEMBERS
 from ottla.broker.testing import BrokerProcess
 from ottla.protocol.api import ApiKey, request_class, response_class
 from ottla.protocol.errors import ErrorCode
@@ -25,7 +27,11 @@ from ottla.protocol.messages.consumer_groups import (
 )
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.groups import ListGroupsRequest
-from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from ottla.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
 from ottla.protocol.messages.share_groups import ShareGroupDescribeRequest, ShareGroupHeartbeatRequest
 from ottla.protocol.messages.streams_group_describe import StreamsGroupDescribeRequest
 from ottla.protocol.messages.streams_groups import (
@@ -196,6 +202,15 @@ async def long_subscriptions(members: Crowd) -> None:
     await members.until_empty(ConsumerGroupDescribeRequest(group_ids=["g"]))
 
 
+@crowd("heartbeats of a consumer group with 99,000 topics, and with as many as there may be")
+async def endless_subscriptions(members: Crowd) -> None:
+    for count, expected in ((99_000, ErrorCode.INVALID_REQUEST), (MOST_TOPICS, ErrorCode.NONE)):
+        names = [f"{number:x}" for number in range(count)]
+        for number in range(20):
+            answer = await members.ask(_consumer(number, None, subscribed_topic_names=names))
+            assert answer.error_code == expected, (ErrorCode(answer.error_code), answer.error_message)
+
+
 @crowd("10,000 members of a consumer group, each with another expression that matches everything")
 async def different_expressions(members: Crowd) -> None:
     await members.make_topics(TOPICS, 2)
@@ -274,11 +289,21 @@ async def streams(members: Crowd) -> None:
 
 
 @crowd("10,000 members of a classic group, and one of the consumer protocol")
-async def upgraded(members: Crowd) -> None:
-    await members.make_topics(10, 100)
-    subscription = ConsumerProtocolSubscription(topics=[topic(number) for number in range(10)]).to_bytes(1)
+async def too_many_to_upgrade(members: Crowd) -> None:
+    assert await upgraded(members, MEMBERS) is ErrorCode.GROUP_ID_NOT_FOUND
 
-    async def join(number: int, _: int) -> Any:
+
+@crowd("1,000 members of a classic group, and one of the consumer protocol")
+async def upgradable(members: Crowd) -> None:
+    assert await upgraded(members, MOST_MEMBERS) is ErrorCode.NONE
+
+
+async def upgraded(members: Crowd, count: int) -> ErrorCode:
+    """Join so many members by the classic protocol and one by the other; return the error of this one."""
+    await members.make_topics(10, 100)
+    subscription = ConsumerProtocolSubscription(topics=[topic(number) for number in range(3)]).to_bytes(1)
+
+    async def join() -> None:
         link = Client(members.broker.port)
         await link.open()
         request = JoinGroupRequest(
@@ -290,13 +315,13 @@ async def upgraded(members: Crowd) -> None:
             protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription)],
         )
         with contextlib.closing(link):
-            return await link.ask(ApiKey.JOIN_GROUP, 3, request.encode(3), False)
+            answer = await link.ask(ApiKey.JOIN_GROUP, 3, request.encode(3), False)
+        assert JoinGroupResponse.decode(answer, 3).error_code == 0
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(join(number, 0)) for number in range(MEMBERS)]
-    assert len(tasks) == MEMBERS
+        for _ in range(count):
+            group.create_task(join())
     began_s = time.monotonic()
-    request = _consumer(0, None, subscribed_topic_names=[topic(0)])
-    answer = await members.ask(request)
-    print(f"    upgraded: {ErrorCode(answer.error_code).name} {time.monotonic() - began_s:.1f} s")
-    await members.ask(ConsumerGroupDescribeRequest(group_ids=["g"]))
+    answer = await members.ask(_consumer(0, None, subscribed_topic_names=[topic(0)]))
+    print(f"    answered after {time.monotonic() - began_s:.1f} s: {answer.error_message}")
+    return ErrorCode(answer.error_code)

@@ -110,6 +110,10 @@ async def test_the_first_version_gives_out_member_ids(services: GroupServices) -
             {"subscribed_topic_names": None},
             "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
         ),
+        (
+            {"subscribed_topic_names": [str(number) for number in range(10_001)]},
+            "A member reads at most 10000 topics by name, not 10001.",
+        ),
         ({"member_epoch": -2}, "InstanceId can't be null."),
         ({"member_epoch": -3}, "MemberEpoch is invalid."),
     ],

@@ -10,9 +10,18 @@ import pytest
 
 from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
 from ottla.broker.groups.assigned.assignors import in_parts
-from ottla.broker.groups.consumer.members import ConsumerMember, epoch_record, member_record
+from ottla.broker.groups.classic.events import GroupSnapshot, MemberSnapshot
+from ottla.broker.groups.classic.group import Group
+from ottla.broker.groups.consumer.heartbeats import ConsumerHeartbeat
+from ottla.broker.groups.consumer.members import (
+    ClassicProtocols,
+    ConsumerMember,
+    epoch_record,
+    member_record,
+)
+from ottla.broker.groups.consumer.migration import MOST_MEMBERS, may_downgrade, refuse_upgrade
 from ottla.broker.groups.consumer.testing import ConsumerDriver, SimulatedConsumer, state_of, topic_id
-from ottla.broker.groups.kinds import GroupKind, Loaded, TimePassed, WorkFailed
+from ottla.broker.groups.kinds import GroupKind, GroupLimits, Loaded, TimePassed, WorkFailed
 from ottla.broker.groups.share import members as share_members
 from ottla.broker.groups.share.events import ShareHeartbeat, StateInitialized
 from ottla.broker.groups.share.group import MANY_PARTITIONS, ShareGroup
@@ -22,7 +31,7 @@ from ottla.broker.groups.streams.records import GroupFacts
 from ottla.broker.groups.streams.testing import StreamsDriver
 from ottla.broker.groups.testing import leading
 from ottla.broker.runtime.loop_budget import SLICE, at_once
-from ottla.protocol.errors import ErrorCode
+from ottla.protocol.errors import ErrorCode, GroupIdNotFound
 
 MEMBERS = 1_000
 LATE_MS = 10_000_000.0
@@ -90,6 +99,67 @@ def test_members_that_fall_silent_together_are_removed_in_steps_that_write_littl
 
     assert steps == -(-MEMBERS // SLICE)
     assert group.state.value == "Empty"
+
+
+def test_of_members_that_read_thousands_of_topics_a_few_are_removed_in_a_step() -> None:
+    group = ConsumerDriver().consumers
+    for number in range(20):
+        topics = frozenset(f"t{index}" for index in range(2_000) if index != number)
+        group.replay(member_record("g", ConsumerMember(member_id=f"m{number}", topics=topics)))
+    group.replay(epoch_record("g", 5, 0))
+    group.step(Loaded(), 0.0, 1)
+    left = []
+
+    while group.member_count:
+        assert group.wake_at_ms is not None
+        assert group.wake_at_ms <= LATE_MS
+        for record in group.step(TimePassed(), LATE_MS, 1).records:
+            group.replay(record)
+        left.append(group.member_count)
+
+    assert left == list(range(18, -1, -2))
+    assert not group.readers.topics()
+
+
+# ---- groups that move between the protocols
+
+
+def a_group_of_classic_members(count: int) -> Group:
+    members = tuple(
+        MemberSnapshot(
+            member_id=f"m{number}", client_id="", client_host="", rebalance_timeout_ms=1,
+            session_timeout_ms=1, subscription=b"", assignment=b"",
+        )
+        for number in range(count)
+    )  # fmt: skip
+    snapshot = GroupSnapshot(group_id="g", generation=1, protocol_type="consumer", members=members)
+    return Group.restore(snapshot, GroupLimits())
+
+
+def test_a_classic_group_of_more_members_than_one_batch_may_have_is_not_upgraded() -> None:
+    refuse_upgrade(a_group_of_classic_members(MOST_MEMBERS), "upgrade", 1_000_000)
+
+    with pytest.raises(GroupIdNotFound, match="size exceeds"):
+        refuse_upgrade(a_group_of_classic_members(MOST_MEMBERS + 1), "upgrade", 1_000_000)
+
+
+def test_as_many_classic_members_stay_in_a_consumer_group_when_the_last_other_one_leaves() -> None:
+    group = ConsumerDriver().consumers
+    last = ConsumerMember(member_id="last")
+    classic = ClassicProtocols(1, (("range", b""),))
+    for number in range(MOST_MEMBERS):
+        group.replay(member_record("g", ConsumerMember(member_id=f"m{number}", classic=classic)))
+    group.replay(member_record("g", last))
+    assert may_downgrade(group, [last])
+
+    group.replay(member_record("g", ConsumerMember(member_id="more", classic=classic)))
+
+    assert not may_downgrade(group, [last])
+    outcome = group.step(ConsumerHeartbeat(member_id="last", epoch=-1), 0.0, 1)
+    assert outcome.successor is None
+    for record in outcome.records:
+        group.replay(record)
+    assert group.member_count == MOST_MEMBERS + 1
 
 
 # ---- the state of a group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from ottla.broker.groups.hosting.coordinator import GroupCoordinator
     from ottla.broker.runtime.environment import Environment
 
+MOST_TOPICS: Final = 10_000
+"""Topics that a member reads by name: what a heartbeat does with them takes one turn of the loop."""
 MEMBER_ID_FROM: Final = 1
 """The first version whose members choose their own ids (KIP-1082)."""
 
@@ -97,6 +100,7 @@ def _check(services: Needs, request: ConsumerGroupHeartbeatRequest, version: int
     _refuse_blank(request.group_id, "GroupId")
     _refuse_blank(request.instance_id, "InstanceId")
     _refuse_blank(request.rack_id, "RackId")
+    refuse_many(request.subscribed_topic_names)
     if epoch == JOINING:
         _check_join(request)
     elif epoch == LEAVING_STATIC and request.instance_id is None:
@@ -114,6 +118,12 @@ def _check(services: Needs, request: ConsumerGroupHeartbeatRequest, version: int
 def _refuse_blank(value: str | None, name: str) -> None:
     if value is not None and not value.strip():
         raise InvalidRequest(f"{name} can't be empty.")
+
+
+def refuse_many(names: Collection[str] | None) -> None:
+    """Raise InvalidRequest for more topics than a member may read by name."""
+    if names is not None and len(names) > MOST_TOPICS:
+        raise InvalidRequest(f"A member reads at most {MOST_TOPICS} topics by name, not {len(names)}.")
 
 
 def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:

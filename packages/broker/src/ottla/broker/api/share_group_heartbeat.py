@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from ottla.broker.api.consumer_group_heartbeat import refuse_many
 from ottla.broker.cluster.features import SHARE
 from ottla.broker.groups.kinds import GroupKind
 from ottla.broker.groups.share.events import JOINING, LEAVING, ShareAnswer, ShareHeartbeat, StateInitialized
@@ -75,7 +76,7 @@ async def handle(
         return ShareGroupHeartbeatResponse(error_code=int(error.code), error_message=str(error) or None)
     if answer.to_initialize:
         tasks = services.share().partitions.tasks
-        tasks.spawn(_initialize(services, request.group_id, answer), "share-state-initialization")
+        tasks.spawn(initialize(services, request.group_id, answer), "share-state-initialization")
     return ShareGroupHeartbeatResponse(
         member_id=answer.member_id,
         member_epoch=answer.epoch,
@@ -111,12 +112,16 @@ async def _check(services: Needs, request: ShareGroupHeartbeatRequest, context: 
         raise InvalidRequest("MemberId can't be longer than 36 characters.")
     if request.member_epoch < LEAVING:
         raise InvalidRequest("MemberEpoch is invalid.")
+    refuse_many(names)
     if request.member_epoch == JOINING and not names:
         raise InvalidRequest("SubscribedTopicNames must be set in first request.")
 
 
-async def _initialize(services: Needs, group_id: str, answer: ShareAnswer) -> None:
-    """Begin the state of partitions, and report to the group whether that succeeded."""
+async def initialize(services: Needs, group_id: str, answer: ShareAnswer) -> None:
+    """Begin the state of partitions, and report to the group whether that succeeded.
+
+    Thousands of partitions may wait until the topic of the states is there: a slice of them goes on together.
+    """
     persister = services.share().persister
     keys = [
         SharePartitionKey(group_id, topic, number)
@@ -125,17 +130,18 @@ async def _initialize(services: Needs, group_id: str, answer: ShareAnswer) -> No
     ]
     failures: Counter[str] = Counter()
 
-    async def initialize(key: SharePartitionKey) -> None:
+    async def begin(key: SharePartitionKey) -> None:
         try:
             await persister.initialize(key, answer.state_epoch, UNINITIALIZED)
         except KafkaError as error:
             failures[error.code.name] += 1
 
-    async with asyncio.TaskGroup() as tasks:
-        for some in slices(keys):
+    for some in slices(keys):
+        async with asyncio.TaskGroup() as tasks:
             for key in some:
-                tasks.create_task(initialize(key))
-            await asyncio.sleep(0)
+                tasks.create_task(begin(key))
+        if failures:
+            break  # each slice could take as long as this one; the group asks for all of them again
     if failures:
         facts = {"group": group_id, "partitions": failures.total(), "errors": dict(failures)}
         log.warning("state of share partitions not initialized", extra=facts)

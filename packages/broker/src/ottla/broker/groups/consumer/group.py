@@ -49,6 +49,8 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 RETRY_MS: Final = 500
 _EPOCHS_FROM: Final = 9
 """The first version of OffsetCommit that members of this protocol may use."""
+_TOPICS_FOR_ONE: Final = 16
+"""Topics that cost as much as one member when it is removed."""
 
 
 class ConsumerGroup(StoredConsumerGroup):
@@ -163,14 +165,19 @@ class ConsumerGroup(StoredConsumerGroup):
         )
 
     def _time_passed(self, now_ms: float, wall_ms: int) -> StepOutcome:
-        self._due = self.deadlines.due(now_ms, SLICE)
+        """Remove members whose time is over; of many, or of some that read much, the others stay due."""
+        self._due, cost = [], 0
         fenced: dict[str, ConsumerMember] = {}
-        for wait, member_id in self._due:
+        while cost < SLICE and (due := self.deadlines.due(now_ms, 1)):
+            self._due += due
+            ((wait, member_id),) = due
             member = self.members.get(member_id)
+            cost += 1
             if member is None:
                 continue
             if wait is not Wait.REBALANCE or self.revokes_in.get(member_id) == member.epoch:
                 fenced[member_id] = member
+                cost += (len(member.topics) + len(member.assigned)) // _TOPICS_FOR_ONE
         return self._heartbeats.fence(fenced.values(), now_ms, wall_ms) if fenced else StepOutcome()
 
     def _loaded(self, now_ms: float) -> None:

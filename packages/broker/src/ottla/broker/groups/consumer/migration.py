@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from ottla.broker.groups.consumer.stored_group import StoredConsumerGroup
 
 DISABLED: Final = "disabled"
+MOST_MEMBERS: Final = 1_000
+"""Members of a group that moves: the records of all are made in one turn of the loop, and are one batch."""
 _UPGRADES: Final = frozenset({"upgrade", "bidirectional"})
 _DOWNGRADES: Final = frozenset({"downgrade", "bidirectional"})
 
@@ -72,7 +74,7 @@ def refuse_upgrade(group: Group, policy: str, most: int) -> None:
         why = "online upgrade is disabled"
     elif group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         why = "the group does not use the consumer embedded protocol"
-    elif group.member_count > most:
+    elif group.member_count > min(most, MOST_MEMBERS):
         why = "the group size exceeds the consumer group maximum size"
     if why is not None:
         name = group.group_id
@@ -175,14 +177,15 @@ def may_downgrade(
 ) -> bool:
     """Return whether only members of the classic protocol stay without these, and may be a classic group.
 
-    One that leaves `stays` where it comes back by that protocol at once.
+    Very many stay a consumer group, in which they are served as well. One that leaves `stays` where it comes
+    back by that protocol at once.
     """
     left = len(group.members) - len(leaving)
     classic = group.classic_count - sum(member.classic is not None for member in leaving)
     config = group.surroundings.config
     return (
         left == classic
-        and 0 < left + stays <= group.surroundings.limits.max_size
+        and 0 < left + stays <= min(group.surroundings.limits.max_size, MOST_MEMBERS)
         and config.group_consumer_migration_policy.lower() in _DOWNGRADES
     )
 

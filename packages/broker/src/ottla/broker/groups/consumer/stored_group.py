@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from ottla.broker.groups.kinds import GroupSurroundings
 
 FIRST_EPOCH: Final = 1
+NO_TOPICS: Final[frozenset[str]] = frozenset()
 _SETTINGS: Final = {
     "session_timeout_ms": (
         "group_consumer_session_timeout_ms",
@@ -329,20 +330,27 @@ class StoredConsumerGroup:
             self._count(before, -1)
         self.members[member.member_id] = member
         self._count(member, 1)
+        self._count_topics(NO_TOPICS if before is None else before.topics, member.topics)
+
+    def _count_topics(self, before: frozenset[str], topics: frozenset[str]) -> None:
+        """Count the topics that a member reads by name, as far as they have changed."""
+        if topics is not before:
+            add(self.readers.by_name, before - topics, -1)
+            add(self.readers.by_name, topics - before, 1)
 
     def _remove(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
         if member is None:
             return
         self._count(member, -1)
+        self._count_topics(member.topics, NO_TOPICS)
         self.unconfirmed.discard(member_id)
         self.forget_revocation(member_id)
         for wait in Wait:
             self.deadlines.cancel((wait, member_id))
 
     def _count(self, member: ConsumerMember, by: int) -> None:
-        """Count what one member reads, supports and has; or take it out again."""
-        add(self.readers.by_name, member.topics, by)
+        """Count what one member is, supports and has; or take it out again."""
         if member.state is MemberState.STABLE:
             add(self._stable_in, (member.epoch,), by)
         if member.expression:
