@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from ottla.admin import GROUP, Admin
-from ottla.broker.metrics import Histogram, Meter, Metrics
+from ottla.broker.metrics import Gauge, Histogram, Meter, Metrics
 from ottla.broker.metrics.catalogue import catalogue, kind_of
 from ottla.broker.share.metrics import ShareGroupMetrics, SharePartitionMeters
 from ottla.broker.share.state import SharePartitionKey
@@ -44,6 +44,15 @@ def found(broker: BrokerThread, type_: str, name: str, **tags: str) -> float:
     return metric.count if isinstance(metric, Meter | Histogram) else metric.value
 
 
+def acquired(broker: BrokerThread, **tags: str) -> float:
+    assert broker.broker is not None
+    metric = broker.broker.metrics.get(
+        "ottla.broker", "SharePartitionMetrics", "AcquiredMessageCount", **tags
+    )
+    assert isinstance(metric, Gauge)
+    return metric.value
+
+
 def member(broker: BrokerThread) -> ShareConsumer[Any, str]:
     config = ShareConsumerConfig.of(group_id="workers", value_type=str)
     return ShareConsumer("jobs", bootstrap_servers=broker.bootstrap_servers, config=config)
@@ -64,14 +73,17 @@ async def test_the_meters_of_a_group_count_what_its_members_do(broker: BrokerThr
     async with member(broker) as consumer, asyncio.timeout(BOUND_S):
         for number in range(4):
             job = await consumer.getone()
+            assert acquired(broker, **of_partition) >= 1
             await (job.reject() if number == 3 else job.accept())
         job_metrics = {
             name: found(broker, "SharePartitionMetrics", name, **of_partition)
             for name in ("InFlightMessageCount", "InFlightBatchCount", "AcquisitionLockTimeoutPerSec")
         }
         assert job_metrics == {
-            "InFlightMessageCount": 0, "InFlightBatchCount": 0, "AcquisitionLockTimeoutPerSec": 0,
+            "InFlightMessageCount": 0, "InFlightBatchCount": 0,
+            "AcquisitionLockTimeoutPerSec": 0,
         }  # fmt: skip
+        assert acquired(broker, **of_partition) == 0
         assert found(broker, "ShareSessionCache", "ShareSessionsCount") == 1
         assert found(broker, "ShareSessionCache", "SharePartitionsCount") == 1
         for name in ("InFlightBatchMessageCount", "FetchLockTimeMs", "FetchLockRatio"):
@@ -123,13 +135,13 @@ def test_no_more_share_partitions_have_meters_than_are_wanted() -> None:
     metrics = ShareGroupMetrics(registry, 1)
     fixed = len(registry)
 
-    shown = metrics.of_partition(key("a"), JOBS, lambda: 1, lambda: 2)
-    metrics.of_partition(key("b"), JOBS, lambda: 1, lambda: 2).lock_timeouts.mark(5)
+    shown = metrics.of_partition(key("a"), JOBS, lambda: None)
+    metrics.of_partition(key("b"), JOBS, lambda: None).lock_timeouts.mark(5)
 
-    assert len(registry) == fixed + 6
+    assert len(registry) == fixed + 7
     assert isinstance(shown, SharePartitionMeters)
     metrics.forget_partition(key("b"), JOBS)
-    assert len(registry) == fixed + 6
+    assert len(registry) == fixed + 7
     metrics.forget_partition(key("a"), JOBS)
     assert len(registry) == fixed
 
@@ -138,9 +150,9 @@ def test_a_group_without_share_partitions_leaves_no_meters_behind() -> None:
     registry = Metrics()
     metrics = ShareGroupMetrics(registry, 10)
     fixed = len(registry)
-    metrics.of_partition(key(), JOBS, lambda: 0, lambda: 0)
+    metrics.of_partition(key(), JOBS, lambda: None)
     metrics.of_group("g").letters.mark()
-    assert len(registry) == fixed + 6 + 5
+    assert len(registry) == fixed + 7 + 5
 
     metrics.forget_partition(key(), JOBS)
     metrics.forget_group("g")
@@ -151,7 +163,7 @@ def test_a_group_without_share_partitions_leaves_no_meters_behind() -> None:
 
 def test_the_ratio_of_a_fetch_is_its_part_of_the_time_since_the_one_before() -> None:
     registry = Metrics()
-    meters = ShareGroupMetrics(registry, 1).of_partition(key(), JOBS, lambda: 0, lambda: 0)
+    meters = ShareGroupMetrics(registry, 1).of_partition(key(), JOBS, lambda: None)
 
     meters.read(0, 10)
     meters.read(80, 110)

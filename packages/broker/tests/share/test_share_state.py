@@ -18,7 +18,7 @@ from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.coordinator_partitions import KeyValue
 from ottla.broker.coordinators.internal_topic_log import build_batch
 from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
-from ottla.broker.metrics import Metrics
+from ottla.broker.metrics import Gauge, Metrics
 from ottla.broker.peers.client import Peer
 from ottla.broker.runtime.background_tasks import BackgroundTasks
 from ottla.broker.runtime.environment import Environment
@@ -174,6 +174,7 @@ class Running:
     coordinator: ShareCoordinator
     store: MemoryStore
     pruned: list[tuple[int, int]]
+    metrics: Metrics
     topics: dict[UUID, int] = field(default_factory=lambda: {TOPIC_ID: 4})
 
 
@@ -188,10 +189,10 @@ async def running(
     store = store or MemoryStore(topic=SHARE_GROUP_STATE_TOPIC)
     config = BrokerConfig(share_coordinator_snapshot_update_records_per_snapshot=updates_per_snapshot)
     pruned: list[tuple[int, int]] = []
-    topics = {TOPIC_ID: 4}
+    topics, metrics = {TOPIC_ID: 4}, Metrics()
     async with BackgroundTasks(Metrics(), environment.clock) as tasks:
         coordinator = ShareCoordinator(
-            config=config, environment=environment, store=store, metrics=Metrics(), tasks=tasks,
+            config=config, environment=environment, store=store, metrics=metrics, tasks=tasks,
             partition_count=lambda topic_id: topics.get(topic_id, 0),
             delete_before=lambda partition, position: pruned.append((partition, position)), ready=ready,
         )  # fmt: skip
@@ -199,7 +200,7 @@ async def running(
             (TopicPartition(SHARE_GROUP_STATE_TOPIC, number), store.leader_epochs[number])
             for number in store.led
         )
-        yield Running(coordinator, store, pruned, topics)
+        yield Running(coordinator, store, pruned, metrics, topics)
 
 
 def written(
@@ -250,6 +251,35 @@ async def test_a_snapshot_replaces_updates_after_their_number() -> None:
     assert state.batches == (StateBatch(0, 9, ACKED, 1),)
     assert await read_again(now.store) == state
     assert [position for _, position in now.pruned] == [8]
+
+
+def shown_as_pruned(now: Running) -> list[tuple[str, float]]:
+    """Return the positions that meters show, by partition."""
+    return [
+        (dict(name.tags)["partition"], metric.value)
+        for name, metric in now.metrics
+        if name.name == "last-pruned-offset" and isinstance(metric, Gauge)
+    ]
+
+
+@in_virtual_time
+async def test_a_meter_has_the_position_that_was_pruned_last_until_another_broker_coordinates() -> None:
+    async with running(updates_per_snapshot=3) as now:
+        await now.coordinator.initialize(KEY, 1, 0)
+        assert shown_as_pruned(now) == []
+        for offset in range(10):
+            await now.coordinator.write(KEY, written(StateBatch(offset, offset, ACKED, 1)))
+        now.coordinator.prune()
+        now.coordinator.prune()
+
+        ((partition, position),) = now.pruned[-1:]
+        assert shown_as_pruned(now) == [(str(partition), position)]
+        resigned = [
+            (TopicPartition(SHARE_GROUP_STATE_TOPIC, number), now.store.leader_epochs[number] + 1)
+            for number in now.store.led
+        ]
+        now.coordinator.leadership_changed([], resigned)
+        assert shown_as_pruned(now) == []
 
 
 @in_virtual_time

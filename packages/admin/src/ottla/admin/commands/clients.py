@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from ottla.admin.commands.metrics_pages import ADVICE, metrics_options, read_page, unreadable
 from ottla.client.commands import json_option, show, show_json
 
 _COLUMNS: Final = (
@@ -17,20 +15,10 @@ _COLUMNS: Final = (
     "produce B/s", "fetch B/s", "request %",
 )  # fmt: skip
 _MAX_CELL_LENGTH: Final = 60
-_TIMEOUT_S: Final = 10
-ADVICE: Final = (
-    "A broker has such a page with `ottla broker start --metrics-port 9308`, or metrics.port=9308."
-)
 
 
 @click.command()
-@click.option(
-    "--metrics", "pages", multiple=True, metavar="URL",
-    help="The metrics page of a broker, as http://127.0.0.1:9308. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token of these pages."
-)
+@metrics_options
 @json_option
 def clients(pages: tuple[str, ...], token_file: str | None, as_json: bool) -> None:
     """List the clients that are connected to brokers.
@@ -48,8 +36,7 @@ def clients(pages: tuple[str, ...], token_file: str | None, as_json: bool) -> No
     """
     if not pages:
         raise click.UsageError(f"give --metrics URL. {ADVICE}")
-    token = None if token_file is None else Path(token_file).read_text().strip()
-    found = [_page(page, token) for page in pages]
+    found = [_page(page, token_file) for page in pages]
     if as_json:
         show_json(found)
         return
@@ -66,23 +53,11 @@ def clients(pages: tuple[str, ...], token_file: str | None, as_json: bool) -> No
         click.echo(f"{left_out} more connections are not shown", err=True)
 
 
-def _page(url: str, token: str | None) -> dict[str, Any]:
-    address = url.rstrip("/").removesuffix("/metrics") + "/clients"
-    if not address.startswith(("http://", "https://")):
-        raise click.UsageError(f"--metrics needs a URL with http:// or https://, not {url!r}")
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+def _page(url: str, token_file: str | None) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(address, headers=headers), timeout=_TIMEOUT_S
-        ) as page:
-            found: dict[str, Any] = json.load(page)
-    except urllib.error.HTTPError as error:
-        error.close()  # it is the answer, with its socket
-        advice = ": give --token-file" if error.code in (401, 403) else ""
-        raise click.ClickException(f"{address} answered {error.code} {error.reason}{advice}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)  # of a connection that was refused
-        raise click.ClickException(f"{address} cannot be read: {reason}. {ADVICE}") from None
+        found: dict[str, Any] = json.loads(read_page(url, "/clients", token_file))
+    except ValueError as error:
+        raise unreadable(url, error) from None
     return found
 
 

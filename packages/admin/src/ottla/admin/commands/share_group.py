@@ -8,12 +8,14 @@ import click
 
 from ottla.admin.commands import complete_groups, delete_each, named_partitions, with_admin
 from ottla.admin.commands.group_kinds import SHARE, check_share_group, kind_of
+from ottla.admin.commands.metrics_pages import metrics_options, read_page
 from ottla.admin.commands.reset_offsets import reset_share_offsets
 from ottla.client.commands import cluster_options, json_option, show
 
 if TYPE_CHECKING:
-    from ottla.admin import Admin
+    from ottla.admin import Admin, MemberDescription, PartitionProgress
     from ottla.admin.groups import GroupProgress
+    from ottla.protocol.topics import TopicPartition
 
 _COLUMNS = ("topic", "partition", "start offset", "end offset", "lag", "acknowledged ahead", "members")
 _MEMBERS = ("client", "host", "member id", "epoch", "rack", "partitions")
@@ -47,41 +49,67 @@ def list_groups(as_json: bool, bootstrap_server: str, properties: str | None) ->
 @share_group.command()
 @click.argument("name", shell_complete=complete_groups)
 @click.option("--members", is_flag=True, help="Show its members and their partitions.")
+@metrics_options
 @json_option
 @cluster_options
-def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, properties: str | None) -> None:
+def describe(
+    name: str,
+    members: bool,
+    pages: tuple[str, ...],
+    token_file: str | None,
+    as_json: bool,
+    bootstrap_server: str,
+    properties: str | None,
+) -> None:
     """Show a share group's start offsets and lag, or members.
 
     The lag counts the records that are not acknowledged yet, those that members have in work among them.
     Records acknowledged ahead are behind the start offset, and are not delivered again.
 
+    No API has the records that members have in work. The metrics of brokers do: with the pages of all
+    brokers, each partition shows how many are acquired.
+
     \b
     Examples:
       ottla share-group describe workers
+      ottla share-group describe workers --metrics http://127.0.0.1:9308
       ottla share-group describe workers --members
     """
     progress = with_admin(bootstrap_server, properties, lambda admin: _progress(admin, name))
     found = progress.description
     if members:
-        rows: list[tuple[object, ...]] = [
-            (
-                member.client_id, member.host, member.id, member.epoch, member.rack,
-                [str(partition) for partition in member.partitions],
-            )
-            for member in found.members
-        ]  # fmt: skip
-        show(_MEMBERS, rows, as_json=as_json)
+        show(_MEMBERS, [_member_row(member) for member in found.members], as_json=as_json)
         return
     if not as_json:
         click.echo(f"Group {name}: {found.state}, epoch {found.epoch}, {len(found.members)} members")
-    rows = [
-        (
-            *part.partition, part.offset, part.end_offset, part.lag,
-            part.acknowledged_ahead, len(part.owners),
-        )
-        for part in progress.partitions
-    ]  # fmt: skip
-    show(_COLUMNS, rows, as_json=as_json)
+    if not pages:
+        show(_COLUMNS, [_row(part) for part in progress.partitions], as_json=as_json)
+        return
+    acquired = _acquired(name, pages, token_file)
+    rows = [(*_row(part), acquired.get(part.partition)) for part in progress.partitions]
+    show((*_COLUMNS, "acquired"), rows, as_json=as_json)
+
+
+def _member_row(member: MemberDescription) -> tuple[object, ...]:
+    partitions = [str(partition) for partition in member.partitions]
+    return member.client_id, member.host, member.id, member.epoch, member.rack, partitions
+
+
+def _row(part: PartitionProgress) -> tuple[object, ...]:
+    return (
+        *part.partition, part.offset, part.end_offset, part.lag, part.acknowledged_ahead, len(part.owners),
+    )  # fmt: skip
+
+
+def _acquired(name: str, pages: tuple[str, ...], token_file: str | None) -> dict[TopicPartition, int]:
+    """Return the records that members hold, of the partitions whose leaders serve one of the pages."""
+    from ottla.admin.share_meters import acquired_records
+
+    found: dict[TopicPartition, int] = {}
+    for page in pages:
+        text = read_page(page, "/metrics", token_file).decode(errors="replace")
+        found.update(acquired_records(text, name))
+    return found
 
 
 async def _progress(admin: Admin, name: str) -> GroupProgress:
@@ -100,9 +128,7 @@ share_group.add_command(reset_share_offsets)
 def delete_offsets(name: str, topics: tuple[str, ...], bootstrap_server: str, properties: str | None) -> None:
     """Delete the offsets of topics from a share group.
 
-    The group must have no members.
-
-    It reads them then as a new group does.
+    The group must have no members. It reads them then as a new group does.
 
     \b
     Examples:

@@ -293,6 +293,12 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
         "write-latency": ("histogram", "Milliseconds until a change was in `__share_group_state`."),
         "partition-load-time": ("histogram", "Milliseconds to load the states of a partition."),
     },
+    ("kafka.server", "share-coordinator-metrics", ("partition", "topic")): {
+        "last-pruned-offset": (
+            "gauge",
+            "Where `__share_group_state` begins since its oldest records were deleted.",
+        ),
+    },
     ("kafka.server", "ShareSessionCache", ()): {
         "ShareSessionsCount": ("gauge", "Sessions of members of share groups."),
         "SharePartitionsCount": ("gauge", "Partitions that these sessions read."),
@@ -374,6 +380,12 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
     },
     ("ottla.broker", "ConsumerGroups", ()): {
         "PartitionsNotShown": ("gauge", "Partitions of groups beyond metrics.group.partitions.max."),
+    },
+    ("ottla.broker", "SharePartitionMetrics", ("group", "partition", "topic")): {
+        "AcquiredMessageCount": (
+            "gauge",
+            "Records that members of a share group hold, not acknowledged yet.",
+        ),
     },
     ("ottla.broker", "EventLoop", ()): {
         "LagMs": ("histogram", "How much later than due the event loop ran: a blocked loop shows here."),

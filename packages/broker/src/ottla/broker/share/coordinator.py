@@ -41,6 +41,7 @@ from ottla.protocol.errors import (
     NotCoordinator,
     UnknownTopicOrPartition,
 )
+from ottla.protocol.topics import SHARE_GROUP_STATE_TOPIC
 
 if TYPE_CHECKING:
     from ottla.broker.config import BrokerConfig
@@ -68,6 +69,7 @@ _NOT_COORDINATOR_ANY_MORE: Final = frozenset(
 )
 _RECORDS_IN_A_BATCH: Final = 500
 _METRICS: Final = ("kafka.server", "share-coordinator-metrics")
+_PRUNED: Final = "last-pruned-offset"
 
 StatePartition = CoordinatorPartition[ShareStates]
 
@@ -106,6 +108,9 @@ class ShareCoordinator:
         for `ready`.
         """
         self._clock = environment.clock
+        self._metrics = metrics
+        self._pruned: dict[int, int] = {}
+        """Where the records of each partition begin that are left after pruning."""
         self._writes = metrics.meter(*_METRICS, "write")
         self._write_time = metrics.histogram(*_METRICS, "write-latency")
         self._load_time = metrics.histogram(*_METRICS, "partition-load-time")
@@ -116,7 +121,7 @@ class ShareCoordinator:
         self._delete_before = delete_before
         codec = StateRecordCodec()
         self._runtime: CoordinatorRuntime[ShareStates, StateRecord] = CoordinatorRuntime(
-            store, codec, new_state=ShareStates, loaded=self._loaded, unloaded=_unloaded,
+            store, codec, new_state=ShareStates, loaded=self._loaded, unloaded=self._unloaded,
             ready=ready, environment=environment, tasks=tasks,
         )  # fmt: skip
         self._writer: RecordWriter[ShareStates, StateRecord] = RecordWriter(
@@ -143,6 +148,10 @@ class ShareCoordinator:
             extra={"partition": partition.number, "share_partitions": len(partition.state.states),
                    "records": facts.records, "took_ms": round(facts.took_ms)},
         )  # fmt: skip
+
+    def _unloaded(self, partition: StatePartition) -> None:
+        if self._pruned.pop(partition.number, None) is not None:
+            self._metrics.remove(*_METRICS, _PRUNED, **_pruned_tags(partition.number))
 
     # ---- requests
 
@@ -341,6 +350,15 @@ class ShareCoordinator:
                     "state of share groups not pruned",
                     extra={"partition": partition.number, "reason": str(error)},
                 )
+            else:
+                self._show_pruned(partition.number, position)
+
+    def _show_pruned(self, partition: int, position: int) -> None:
+        if partition not in self._pruned:
+            self._metrics.gauge(
+                *_METRICS, _PRUNED, lambda: self._pruned.get(partition, 0), **_pruned_tags(partition)
+            )
+        self._pruned[partition] = position
 
     async def _each(self) -> AsyncIterator[tuple[StatePartition, SharePartitionKey]]:
         turn = self._budget.turn()
@@ -379,5 +397,5 @@ def _as_coordinator_error(error: KafkaError) -> KafkaError:
     return CoordinatorNotAvailable(str(error))
 
 
-def _unloaded(partition: StatePartition) -> None:
-    pass
+def _pruned_tags(partition: int) -> dict[str, str]:
+    return {"topic": SHARE_GROUP_STATE_TOPIC, "partition": str(partition)}

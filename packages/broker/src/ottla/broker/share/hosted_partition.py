@@ -112,8 +112,7 @@ class HostedSharePartition:
         self._meters = shared.metrics.of_partition(
             key,
             partition.topic_partition,
-            lambda: 0 if self.core is None else self.core.in_flight,
-            lambda: 0 if self.core is None else self.core.batch_count,
+            lambda: self.core,
         )
 
     # ---- loading

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.metrics import Metrics
-from ottla.broker.share.partition import ACCEPT, REJECT, RELEASE, RENEW, Acknowledgement
+from ottla.broker.share.partition import (
+    ACCEPT,
+    REJECT,
+    RELEASE,
+    RENEW,
+    Acknowledgement,
+    SharePartition,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.share.state import SharePartitionKey
@@ -22,13 +29,30 @@ _LETTER_REQUESTS: Final = "DeadLetterQueueTotalProduceRequestsPerSec"
 _FAILED_LETTER_REQUESTS: Final = "DeadLetterQueueFailedProduceRequestsPerSec"
 _OF_GROUP: Final = (_FETCH_RATIO, _ACQUIRE_TIME, _LETTERS, _LETTER_REQUESTS, _FAILED_LETTER_REQUESTS)
 _TIMEOUTS: Final = "AcquisitionLockTimeoutPerSec"
-_IN_FLIGHT: Final = "InFlightMessageCount"
-_BATCHES: Final = "InFlightBatchCount"
 _BATCH_SIZE: Final = "InFlightBatchMessageCount"
 _LOCK_TIME: Final = "FetchLockTimeMs"
 _LOCK_RATIO: Final = "FetchLockRatio"
-_OF_PARTITION: Final = (_TIMEOUTS, _IN_FLIGHT, _BATCHES, _BATCH_SIZE, _LOCK_TIME, _LOCK_RATIO)
+_ACQUIRED: Final = ("ottla.broker", "SharePartitionMetrics", "AcquiredMessageCount")
+"""Kafka has none of what members hold: its InFlightMessageCount counts from the start offset to the end."""
+_READ: Final[Mapping[tuple[str, str, str], Callable[[SharePartition], float]]] = {
+    (*_PARTITIONS, "InFlightMessageCount"): lambda core: core.in_flight,
+    (*_PARTITIONS, "InFlightBatchCount"): lambda core: core.batch_count,
+    _ACQUIRED: lambda core: core.acquired,
+}
+_COUNTED: Final = (_TIMEOUTS, _BATCH_SIZE, _LOCK_TIME, _LOCK_RATIO)
+_OF_PARTITION: Final = (*((*_PARTITIONS, name) for name in _COUNTED), *_READ)
 _ACKNOWLEDGEMENTS: Final = {ACCEPT: "Accept", RELEASE: "Release", REJECT: "Reject", RENEW: "Renew"}
+
+
+def _gauge_of(
+    core: Callable[[], SharePartition | None], read: Callable[[SharePartition], float]
+) -> Callable[[], float]:
+    """Return a gauge that is 0 until the share partition is loaded."""
+
+    def value() -> float:
+        return 0 if (loaded := core()) is None else read(loaded)
+
+    return value
 
 
 class GroupMeters:
@@ -51,8 +75,7 @@ class SharePartitionMeters:
         self,
         metrics: Metrics,
         tags: dict[str, str],
-        in_flight: Callable[[], float],
-        batches: Callable[[], float],
+        core: Callable[[], SharePartition | None],
     ) -> None:
         self.tags = tags
         self.lock_timeouts = metrics.meter(*_PARTITIONS, _TIMEOUTS, **tags)
@@ -60,8 +83,8 @@ class SharePartitionMeters:
         self._lock_time = metrics.histogram(*_PARTITIONS, _LOCK_TIME, **tags)
         self._lock_ratio = metrics.histogram(*_PARTITIONS, _LOCK_RATIO, **tags)
         self._released_ms: float | None = None
-        metrics.gauge(*_PARTITIONS, _IN_FLIGHT, in_flight, **tags)
-        metrics.gauge(*_PARTITIONS, _BATCHES, batches, **tags)
+        for name, read in _READ.items():
+            metrics.gauge(*name, _gauge_of(core, read), **tags)
 
     def read(self, began_ms: float, ended_ms: float) -> None:
         """Count the time for which a fetch had the share partition for itself, and its part of all time."""
@@ -117,16 +140,15 @@ class ShareGroupMetrics:
         self,
         key: SharePartitionKey,
         topic_partition: TopicPartition,
-        in_flight: Callable[[], float],
-        batches: Callable[[], float],
+        core: Callable[[], SharePartition | None],
     ) -> SharePartitionMeters:
-        """Return the meters of a share partition that begins to be served."""
+        """Return the meters of a share partition; `core` returns its records in flight once it is loaded."""
         self._shown_groups.add(key.group_id)
         topic, partition = topic_partition
         tags = {"group": key.group_id, "topic": topic, "partition": str(partition)}
         if len(self._partitions) >= self._most_partitions:
-            return SharePartitionMeters(Metrics(), tags, in_flight, batches)
-        meters = SharePartitionMeters(self._metrics, tags, in_flight, batches)
+            return SharePartitionMeters(Metrics(), tags, core)
+        meters = SharePartitionMeters(self._metrics, tags, core)
         self._partitions[key, topic_partition] = meters
         return meters
 
@@ -135,7 +157,7 @@ class ShareGroupMetrics:
         meters = self._partitions.pop((key, topic_partition), None)
         if meters is not None:
             for name in _OF_PARTITION:
-                self._metrics.remove(*_PARTITIONS, name, **meters.tags)
+                self._metrics.remove(*name, **meters.tags)
 
     def forget_group(self, group_id: str) -> None:
         """Remove the meters of a group."""

@@ -183,6 +183,11 @@ class SharePartition:
         return self.next_offset - self.start_offset
 
     @property
+    def acquired(self) -> int:
+        """How many records members hold, and have not acknowledged."""
+        return sum(run.last - run.first + 1 for run in self.runs() if run.is_acquired)
+
+    @property
     def batch_count(self) -> int:
         """How many batches are in flight."""
         return len(self._batches)

@@ -1,0 +1,32 @@
+"""Records of a share group that its members hold, from the metrics of the brokers that lead its partitions.
+
+No API of Kafka has this number.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ottla.protocol.topics import TopicPartition
+
+_ACQUIRED: Final = re.compile(
+    r"^ottla_broker_sharepartitionmetrics_acquiredmessagecount\{(?P<labels>.*)\} (?P<value>\S+)$",
+    re.MULTILINE,
+)
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+def acquired_records(page: str, group: str) -> dict[TopicPartition, int]:
+    """Return how many records members of a group hold, by partition, from a page in Prometheus' format."""
+    found = {}
+    for line in _ACQUIRED.finditer(page):
+        labels = {name: _unescaped(value) for name, value in _LABEL.findall(line["labels"])}
+        if labels.get("group") == group:
+            found[TopicPartition(labels["topic"], int(labels["partition"]))] = int(float(line["value"]))
+    return found
+
+
+def _unescaped(value: str) -> str:
+    return _ESCAPED.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], value)
