@@ -12,7 +12,7 @@ from ottla.broker.groups.consumer.reconciliation import Reconciliation
 from ottla.broker.groups.consumer.stored_group import StoredConsumerGroup
 from ottla.broker.groups.consumer.target_assignments import TargetAssignments
 from ottla.broker.groups.hosting.hosted_groups import HostedGroups
-from ottla.broker.groups.hosting.uncommitted_loads import UncommittedLoads
+from ottla.broker.groups.hosting.uncommitted_records import UncommittedRecords
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.stored_groups import (
     ConsumerGroupMetadataKey,
@@ -87,7 +87,7 @@ def no_past_epoch_may_commit() -> list[Patch]:
 @mutant
 def answers_come_before_replicas_have_what_was_loaded() -> list[Patch]:
     """A member gets its answer before the records that its coordinator was loaded from are committed."""
-    return [(UncommittedLoads, "begin", lambda self, partition: None)]
+    return [(UncommittedRecords, "begin", lambda self, partition: None)]
 
 
 @mutant

@@ -318,6 +318,22 @@ async def test_answers_that_wait_too_long_for_the_records_of_a_load_are_to_be_as
 
 
 @in_virtual_time
+async def test_an_answer_waits_for_records_whose_own_step_has_waited_too_long() -> None:
+    store = MemoryStore(PARTITIONS)
+    async with leading(store, kinds=CLUBS) as groups, asyncio.TaskGroup() as tasks:
+        await enter(groups, "a")
+        store.hold = True
+        assert await refusal(enter(groups, "b")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        looked = tasks.create_task(look(groups))
+        await asyncio.sleep(1)
+        assert not looked.done()
+
+        store.release()
+
+        assert await looked == ["a", "b"]
+
+
+@in_virtual_time
 async def test_who_waits_for_the_records_of_a_load_hears_that_the_coordinator_has_moved() -> None:
     store = MemoryStore(PARTITIONS)
     async with leading(store, kinds=CLUBS) as groups:

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
-    from ottla.broker.groups.hosting.uncommitted_loads import UncommittedLoads
+    from ottla.broker.groups.hosting.uncommitted_records import UncommittedRecords
     from ottla.broker.metrics import Meter, Metrics
     from ottla.broker.runtime.background_tasks import BackgroundTasks
     from ottla.broker.runtime.environment import Environment
@@ -135,7 +135,7 @@ class HostedGroups:
         self.writer: RecordWriter[GroupsState, LogRecord] = RecordWriter(
             store, codec, clock, tasks, config.offsets_commit_timeout_ms
         )
-        self._loads: UncommittedLoads | None = None
+        self._uncommitted: UncommittedRecords | None = None
 
     # ---- finding groups
 
@@ -274,8 +274,10 @@ class HostedGroups:
                 hosted.behind = None
             if error is None:
                 self._reply(waiting)
-            else:
-                _refuse(waiting, error_for(after_failed_group_records(error.code), str(error)))
+                return
+            if partition is not None and self._hosts(hosted):
+                self._keep_replies(partition)  # the group has replayed what may never be committed
+            _refuse(waiting, error_for(after_failed_group_records(error.code), str(error)))
 
         if partition is None:
             settled(NotCoordinator())
@@ -296,13 +298,13 @@ class HostedGroups:
     def _behind(self, hosted: HostedGroup) -> list[AnyReply] | None:
         """Return the replies that wait for records which the next one may have seen; None without such.
 
-        Replies of a classic group do not wait for a load: its members learn a generation before the log.
+        Those of a classic group wait for no load: its members learn a generation before the log.
         """
         if hosted.behind is not None or hosted.classic is not None:
             return hosted.behind
-        if self._loads is None:
+        if self._uncommitted is None:
             return None
-        return self._loads.behind(self.runtime.partitions.get(hosted.partition))
+        return self._uncommitted.behind(self.runtime.partitions.get(hosted.partition))
 
     async def until_committed(self, hosted: HostedGroup) -> None:
         """Wait until the last records of a group are committed. Raises the error of their write.
@@ -391,18 +393,20 @@ class HostedGroups:
         )  # fmt: skip
 
     def _keep_replies(self, partition: GroupPartition) -> None:
-        """Keep the replies of a partition until what it was loaded from is committed."""
+        """Keep the replies of a partition until what its groups have replayed is committed."""
         if self.writer.is_committed(partition):
             return
-        from ottla.broker.groups.hosting.uncommitted_loads import UncommittedLoads
+        from ottla.broker.groups.hosting.uncommitted_records import UncommittedRecords
 
-        if self._loads is None:
-            self._loads = UncommittedLoads(self.writer, self._tasks, reply=self._reply, refuse=_refuse)
-        self._loads.begin(partition)
+        if self._uncommitted is None:
+            self._uncommitted = UncommittedRecords(
+                self.writer, self._tasks, reply=self._reply, refuse=_refuse
+            )
+        self._uncommitted.begin(partition)
 
     def _unloaded(self, partition: GroupPartition) -> None:
-        if self._loads is not None:
-            self._loads.end(partition)
+        if self._uncommitted is not None:
+            self._uncommitted.end(partition)
         self._ended_early.pop(partition, None)
         self._deleted_early.pop(partition, None)
         for hosted in list(partition.state.groups.values()):

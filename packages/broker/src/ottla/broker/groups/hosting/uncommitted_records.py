@@ -1,7 +1,8 @@
-"""Partitions of groups that were loaded with records which are not committed yet, and the answers that wait.
+"""Partitions of groups whose states have records that may never be committed, and the answers that wait.
 
-A new leader may have records of an earlier one that no later leader finds. A member that it tells of a
-partition by such a record would read what is another member's by the log. Apache Kafka answers at once.
+A new leader may have loaded records of an earlier one that no later leader finds; one that was replaced
+unnoticed has its own. A member that is told of a partition by such a record would read what is another
+member's by the log. Apache Kafka answers after a load at once.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 RETRY_MS: Final = 500
 
 
-class UncommittedLoads:
-    """Keeps the replies of loaded groups until what they were loaded from is committed."""
+class UncommittedRecords:
+    """Keeps the replies of the groups of a partition until what these have replayed is committed."""
 
     def __init__(
         self,
@@ -39,11 +40,16 @@ class UncommittedLoads:
         self._reply = reply
         self._refuse = refuse
         self._waiting: dict[CoordinatorPartition[GroupsState], list[AnyReply]] = {}
+        self._again: set[CoordinatorPartition[GroupsState]] = set()
+        """The partitions that have got more records while their replies waited for the last ones."""
 
     def begin(self, partition: CoordinatorPartition[GroupsState]) -> None:
         """Keep replies until all that the log of a partition has now is committed."""
+        if partition in self._waiting:
+            self._again.add(partition)
+            return
         self._waiting[partition] = []
-        self._tasks.spawn(self._confirm(partition), "groups-confirm-load")
+        self._tasks.spawn(self._confirm(partition), "groups-confirm-records")
 
     def behind(self, partition: CoordinatorPartition[GroupsState] | None) -> list[AnyReply] | None:
         """Return the replies that wait, for others to be added; None where nothing has to wait."""
@@ -51,14 +57,18 @@ class UncommittedLoads:
 
     def end(self, partition: CoordinatorPartition[GroupsState]) -> None:
         """Refuse the replies that wait: another broker leads the partition."""
+        self._again.discard(partition)
         self._refuse(self._waiting.pop(partition, ()), NotCoordinator())
 
     async def _confirm(self, partition: CoordinatorPartition[GroupsState]) -> None:
         while partition in self._waiting:
+            self._again.discard(partition)
             error = await self._writer.until_committed(partition)
-            waiting = self._waiting.pop(partition, None)
-            if waiting is None:
+            if partition not in self._waiting:
                 return
+            if error is None and partition in self._again:
+                continue
+            waiting = self._waiting.pop(partition)
             if error is None:
                 self._reply(waiting)
                 return
