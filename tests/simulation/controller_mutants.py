@@ -12,7 +12,6 @@ from ottla.broker.controller.channels import Channel
 from ottla.broker.controller.control_request_batch import ControlRequestBatch
 from ottla.broker.controller.controller import Controller
 from ottla.broker.controller.controller_context import ReplicaState
-from ottla.broker.controller.events import DeleteTopic
 from ottla.broker.controller.isr_changes import IsrChanges
 from ottla.broker.controller.leadership_changes import Leaderships
 from ottla.broker.controller.state_machine import Machine
@@ -275,14 +274,12 @@ def leadership_handed_to_anyone() -> list[Patch]:
 def deletion_without_the_dead() -> list[Patch]:
     """A topic is gone as soon as the live brokers have deleted it."""
 
-    def finish(self: Any, topic: str) -> Any:
+    def is_deleted(self: Any, topic: str) -> bool:
         context = self._context
         alive = [one for one in context.replicas_of(topic) if context.is_alive(*one)]
-        if all(context.replica_state(*one) is ReplicaState.DELETION_SUCCESSFUL for one in alive):
-            yield DeleteTopic(topic)
-            context.forget_topic(topic)
+        return all(context.replica_state(*one) is ReplicaState.DELETION_SUCCESSFUL for one in alive)
 
-    return [(Deletion, "_finish", finish)]
+    return [(Deletion, "_is_deleted", is_deleted)]
 
 
 @mutant()

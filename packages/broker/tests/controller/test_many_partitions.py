@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from ottla.broker.cluster.concurrent_calls import READS_AT_ONCE
 from ottla.broker.cluster.partition_znodes import Assignment, Leadership
 from ottla.broker.controller.control_request_batch import ControlRequestBatch, Publish
 from ottla.broker.controller.controller_context import ControllerContext, LiveBroker, Topic
@@ -25,7 +26,7 @@ from ottla.broker.controller.events import (
     WriteResult,
 )
 from ottla.broker.controller.state_machine import Machine
-from ottla.broker.controller.zookeeper_store import MULTIS_AT_ONCE, READS_AT_ONCE, Store
+from ottla.broker.controller.zookeeper_store import MULTIS_AT_ONCE, Store
 from ottla.broker.runtime.loop_budget import SLICE
 from ottla.protocol.messages.control_requests import LeaderAndIsrRequest, UpdateMetadataRequest
 from ottla.protocol.topics import TopicPartition

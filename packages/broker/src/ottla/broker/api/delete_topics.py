@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ottla.broker.cluster.concurrent_calls import all_of
 from ottla.broker.quotas.clients import ControllerMutations
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import DELETE_TOPICS, DESCRIBE_TOPICS
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 FIRST_STRICT: Final = 5
 """The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+MARKS_AT_ONCE: Final = 20
 _NO_ID = uuid.UUID(int=0)
 
 
@@ -61,9 +63,10 @@ async def handle(
             responses=[_failed(entry.name, entry.topic_id, error) async for entry in context.paced(asked)]
         )
     mutations = ControllerMutations.of(context.quotas, context.api_version, FIRST_STRICT)
-    results = [
-        await _mark(services, topic, context, mutations.record) async for topic in context.paced(asked)
-    ]
+    results: list[DeletableTopicResult] = []
+    async for at in context.paced(range(0, len(asked), MARKS_AT_ONCE)):
+        some = asked[at : at + MARKS_AT_ONCE]
+        results += await all_of(_mark(services, topic, context, mutations.record) for topic in some)
     context.throttle_time_ms = mutations.throttle_time_ms
     async for result in context.paced(results):
         if not result.error_code:

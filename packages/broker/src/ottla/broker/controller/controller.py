@@ -25,7 +25,7 @@ from ottla.broker.controller.events import (
     BalanceLeaders,
     BrokersRead,
     ControlResponse,
-    DeleteTopic,
+    DeleteTopics,
     DropMarker,
     DropReassignments,
     Effect,
@@ -446,9 +446,10 @@ class Controller:
             case Publish():
                 if self._channels is not None:
                     self._channels.send(effect.broker, effect.request)
-            case DeleteTopic():
-                await store.delete_topic(effect.topic)
-                _log.info("topic deleted", extra={"topic": effect.topic})
+            case DeleteTopics():
+                await store.delete_topics(effect.topics)
+                for topic in effect.topics:
+                    _log.info("topic deleted", extra={"topic": topic})
             case DropMarker():
                 await store.drop_marker(effect.topic)
             case LeaderElected():

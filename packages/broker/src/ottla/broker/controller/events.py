@@ -205,10 +205,10 @@ class ReadUncleanTopics:
 
 
 @frozen
-class DeleteTopic:
-    """Remove a topic's znode, then its configuration, then its marker."""
+class DeleteTopics:
+    """Remove the znodes of topics; of each one its own, then its configuration, then its marker."""
 
-    topic: str
+    topics: tuple[str, ...]
 
 
 @frozen
@@ -245,7 +245,7 @@ Effect = (
     | DropReassignments
     | ReadUncleanTopics
     | Publish
-    | DeleteTopic
+    | DeleteTopics
     | DropMarker
     | LeaderElected
     | WriteFeatures

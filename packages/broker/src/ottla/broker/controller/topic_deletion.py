@@ -11,7 +11,7 @@ from ottla.broker.controller.controller_context import (
     Replica,
     ReplicaState,
 )
-from ottla.broker.controller.events import DeleteTopic, Steps
+from ottla.broker.controller.events import DeleteTopics, Steps
 from ottla.broker.runtime.loop_budget import EndOfSlice
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.control_requests import StopReplicaRequest, StopReplicaResponse
@@ -36,8 +36,7 @@ class Deletion:
             if (replicas := [r for r in self._context.replicas_of(topic) if self._can_start(r)])
         }
         yield from self._start(waiting)
-        for topic in topics:
-            yield from self._finish(topic)
+        yield from self._finish(topics)
 
     def answered(
         self, broker: int, request: StopReplicaRequest, response: StopReplicaResponse
@@ -52,8 +51,8 @@ class Deletion:
                 if state.delete_partition:
                     error = response.error_code or errors.get(partition, ErrorCode.NONE)
                     self._reported((partition, broker), failed=error != ErrorCode.NONE)
-        for name in sorted(self._context.deleting.intersection(t.topic_name for t in request.topic_states)):
-            yield from self._finish(name)
+        names = self._context.deleting.intersection(topic.topic_name for topic in request.topic_states)
+        yield from self._finish(sorted(names))
 
     def _can_start(self, replica: Replica) -> bool:
         """Return whether a broker can be asked to delete its replica.
@@ -105,13 +104,24 @@ class Deletion:
             outcome = ReplicaState.DELETION_INELIGIBLE if failed else ReplicaState.DELETION_SUCCESSFUL
             self._context.move_replica(*replica, outcome)
 
-    def _finish(self, topic: str) -> Steps[None]:
+    def _finish(self, topics: Iterable[str]) -> Steps[None]:
+        done = tuple(topic for topic in topics if self._is_deleted(topic))
+        if done:
+            yield DeleteTopics(done)
+        for topic in done:
+            self._forget(topic)
+            yield EndOfSlice()
+
+    def _is_deleted(self, topic: str) -> bool:
+        """Return whether every replica of a topic is."""
         context = self._context
-        replicas = context.replicas_of(topic)
-        if any(context.replica_state(*r) is not ReplicaState.DELETION_SUCCESSFUL for r in replicas):
-            return
-        yield DeleteTopic(topic)
-        for replica in replicas:
+        return all(
+            context.replica_state(*r) is ReplicaState.DELETION_SUCCESSFUL for r in context.replicas_of(topic)
+        )
+
+    def _forget(self, topic: str) -> None:
+        context = self._context
+        for replica in context.replicas_of(topic):
             context.move_replica(*replica, ReplicaState.NON_EXISTENT)
         for partition in context.partitions_of(topic):
             context.move_partition(partition, PartitionState.NON_EXISTENT)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from ottla.broker.cluster.concurrent_calls import all_of
 from ottla.broker.cluster.features import UpdateRefused, log_suspended, updated
 from ottla.broker.cluster.partition_znodes import Assignment, Leadership
 from ottla.broker.cluster.placement import for_bytes, for_partitions
@@ -43,8 +44,7 @@ _Replicas = Mapping[int, tuple[int, ...]]
 
 STATES_PER_MULTI: Final = 50
 MULTIS_AT_ONCE: Final = 4
-READS_AT_ONCE: Final = 50
-"""To begin an operation takes the event loop 0.1 ms; what is under way meanwhile keeps ZooKeeper busy."""
+DELETIONS_AT_ONCE: Final = 16
 
 
 class Fenced(Exception):
@@ -77,7 +77,7 @@ class Store:
     async def brokers(self, watch: Watch) -> dict[int, LiveBroker]:
         """The registered brokers; the watch is on the list, and on each registration for its endpoints."""
         names = await retrying(lambda: self._zk.children(paths.BROKER_IDS, watch))
-        found = await _all(self._broker(int(name), watch) for name in names if name.isdigit())
+        found = await all_of(self._broker(int(name), watch) for name in names if name.isdigit())
         return {broker.id: broker for broker in found if broker is not None}
 
     async def _broker(self, broker_id: int, watch: Watch) -> LiveBroker | None:
@@ -100,7 +100,7 @@ class Store:
     async def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Read topics, each with a watch on its assignment; missing and unreadable ones are left out."""
         wanted = list(names)
-        found = await _all(self._topic(name) for name in wanted)
+        found = await all_of(self._topic(name) for name in wanted)
         return {name: topic for name, topic in zip(wanted, found, strict=True) if topic is not None}
 
     async def _topic(self, name: str) -> Topic | None:
@@ -134,7 +134,7 @@ class Store:
     async def states(self, partitions: Iterable[TopicPartition]) -> PartitionStates:
         """The state znodes of partitions; an unreadable one gets its topic's watch, and is logged once."""
         wanted = list(partitions)
-        found = await _all(self._state(partition) for partition in wanted)
+        found = await all_of(self._state(partition) for partition in wanted)
         states = dict(zip(wanted, found, strict=True))
         return PartitionStates(
             {p: state for p, state in states.items() if isinstance(state, Leadership)},
@@ -191,7 +191,7 @@ class Store:
         chunks = [dict(items[at : at + STATES_PER_MULTI]) for at in range(0, len(items), STATES_PER_MULTI)]
         return {
             p: written
-            for chunk in await _all(map(self._write_chunk, chunks), MULTIS_AT_ONCE)
+            for chunk in await all_of(map(self._write_chunk, chunks), MULTIS_AT_ONCE)
             for p, written in chunk.items()
         }
 
@@ -205,7 +205,7 @@ class Store:
             await self.fenced(operations)
         except ZooKeeperError:
             # One of them conflicted, or no answer arrived: write each by itself.
-            results = await _all(self._write_one(p, leadership) for p, leadership in wanted.items())
+            results = await all_of(self._write_one(p, leadership) for p, leadership in wanted.items())
             return dict(zip(wanted, results, strict=True))
         return {p: WriteResult(_after(leadership), ours=True) for p, leadership in wanted.items()}
 
@@ -247,7 +247,7 @@ class Store:
         by_topic: dict[str, dict[int, Assignment]] = {}
         for partition, assignment in wanted.items():
             by_topic.setdefault(partition.topic, {})[partition.partition] = assignment
-        written = await _all(self._write_topic(topic, changed) for topic, changed in by_topic.items())
+        written = await all_of(self._write_topic(topic, changed) for topic, changed in by_topic.items())
         return frozenset(
             TopicPartition(topic, number)
             for topic, there in zip(by_topic, written, strict=True)
@@ -342,6 +342,10 @@ class Store:
 
         await retrying(attempt)
 
+    async def delete_topics(self, topics: Iterable[str]) -> None:
+        """Remove topics, some at a time."""
+        await all_of(map(self.delete_topic, topics), DELETIONS_AT_ONCE)
+
     async def delete_topic(self, topic: str) -> None:
         """Remove a topic's znodes, its configuration, and last its marker."""
         rest = [] if await self._delete_as_usual(topic) else await self._tree(paths.topic(topic))
@@ -413,22 +417,6 @@ async def _again_after(error: ZooKeeperError) -> None:
         await asyncio.sleep(RETRY_BACKOFF_S)
     elif not isinstance(error, BadVersion):
         raise error
-
-
-async def _all(calls: Iterable[Awaitable[_T]], at_once: int = READS_AT_ONCE) -> list[_T]:
-    """The results of calls, in their order; each is made when it begins, and none after one has failed."""
-    rest, found, failed = enumerate(calls), dict[int, _T](), asyncio.Event()
-
-    async def one_after_the_other() -> None:
-        try:
-            while not failed.is_set() and (following := next(rest, None)):
-                found[following[0]] = await following[1]
-        except BaseException:
-            failed.set()
-            raise
-
-    await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
-    return [found[number] for number in range(len(found))]
 
 
 def _state_write(partition: TopicPartition, wanted: Leadership) -> list[Operation]:
