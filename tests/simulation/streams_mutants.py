@@ -145,7 +145,7 @@ def no_past_epoch_may_commit() -> list[Patch]:
 @mutant
 def sessions_do_not_begin_with_a_load() -> list[Patch]:
     """A member that died before its coordinator did stays for ever."""
-    return [(StreamsGroup, "_loaded", lambda self, now_ms: None)]
+    return [(StreamsGroup, "_loaded", lambda self, now_ms, wall_ms: None)]
 
 
 @mutant
