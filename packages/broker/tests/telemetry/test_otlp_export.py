@@ -133,7 +133,7 @@ class World:
         yield self.collector
 
     def count(self, name: str) -> float:
-        return float(self.metrics.meter("kafka.server", "client-metrics", f"otlp-{name}").count)
+        return float(self.metrics.meter("ottla.broker", "client-metrics", f"otlp-{name}").count)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

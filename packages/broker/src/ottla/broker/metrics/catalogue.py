@@ -345,17 +345,6 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
             "gauge",
             "Clients that push metrics, or asked whether they shall; from the first on.",
         ),
-        "otlp-sent-pushes": ("meter", "Pushes of clients that the collector of OpenTelemetry has taken."),
-        "otlp-dropped-pushes": (
-            "meter",
-            "Pushes that it was not handed: it refused them, or was away too long.",
-        ),
-        "otlp-failed-requests": (
-            "meter",
-            "Requests that it refused, or did not answer; some are sent again.",
-        ),
-        "otlp-rejected-points": ("meter", "Values that it rejected of pushes which it has taken."),
-        "otlp-queue-bytes": ("gauge", "Bytes of pushes that wait for it."),
     },
     ("kafka.server", "socket-server-metrics", ()): {
         "connection-count": ("gauge", "Connections that are open."),
@@ -377,6 +366,19 @@ _LINES: Final[Mapping[tuple[str, str, tuple[str, ...]], _Lines]] = {
     ("ottla.broker", "BackgroundTask", ("task",)): {
         "Running": ("gauge", "1 while a background task runs, 0 once it has failed."),
         "SinceLastRunMs": ("gauge", "Time since a repeated task last began."),
+    },
+    ("ottla.broker", "client-metrics", ()): {
+        "otlp-sent-pushes": ("meter", "Pushes of clients that the collector of OpenTelemetry has taken."),
+        "otlp-dropped-pushes": (
+            "meter",
+            "Pushes that it was not handed: it refused them, or was away too long.",
+        ),
+        "otlp-failed-requests": (
+            "meter",
+            "Requests that it refused, or did not answer; some are sent again.",
+        ),
+        "otlp-rejected-points": ("meter", "Values that it rejected of pushes which it has taken."),
+        "otlp-queue-bytes": ("gauge", "Bytes of pushes that wait for it."),
     },
     ("ottla.broker", "ConsumerGroups", ()): {
         "PartitionsNotShown": ("gauge", "Partitions of groups beyond metrics.group.partitions.max."),

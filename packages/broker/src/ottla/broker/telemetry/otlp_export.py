@@ -132,11 +132,11 @@ class OtlpExport:
         self._arrived = asyncio.Event()
         self._fails = False
         meters = [
-            metrics.meter("kafka.server", "client-metrics", f"otlp-{name}")
+            metrics.meter("ottla.broker", "client-metrics", f"otlp-{name}")
             for name in ("sent-pushes", "dropped-pushes", "failed-requests", "rejected-points")
         ]
         self._sent, self._dropped, self._failed, self._rejected = meters
-        metrics.gauge("kafka.server", "client-metrics", "otlp-queue-bytes", lambda: float(self._outbox.bytes))
+        metrics.gauge("ottla.broker", "client-metrics", "otlp-queue-bytes", lambda: float(self._outbox.bytes))
 
     def offer(self, push: bytes) -> None:
         """Take a push: a serialized MetricsData. It never waits."""
