@@ -119,6 +119,16 @@ def test_a_malformed_value_is_null_beside_its_bytes_and_the_reason() -> None:
     assert [row["value_error"] is None for row in found] == [True, True, False]
 
 
+def test_the_bytes_of_malformed_values_stand_also_beside_a_part_of_a_batch() -> None:
+    values: list[bytes | None] = [b"x%d" % number if number % 2 else b"{}" for number in range(100)]
+
+    found = json_rows("permissive").of(decoded(values).slice(10, 10), ORDERS)
+
+    found.validate(full=True)
+    kept = [b"x%d" % number if number % 2 else None for number in range(10, 20)]
+    assert found.column("value_raw").to_pylist() == kept
+
+
 def test_where_nothing_is_malformed_the_extra_columns_are_null() -> None:
     found = json_rows("permissive").of(decoded(VALUES[:2]), ORDERS)
 

@@ -250,7 +250,8 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.timestamp("us"))
     texts = column.cast(pa.string())
-    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    # With a null scalar, pyarrow before 24 returns offsets out of bounds for a slice.
+    return pc.if_else(pc.equal(texts, ""), pa.nulls(len(texts), pa.string()), texts)
 
 
 @dataclass(frozen=True, slots=True)

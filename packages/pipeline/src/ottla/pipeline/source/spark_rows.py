@@ -139,7 +139,9 @@ def _wrong(values: pa.Array, errors: list[str | None] | None) -> dict[str, Any]:
         count = len(values)
         return {"value_raw": pa.nulls(count, pa.binary()), "value_error": pa.nulls(count, pa.string())}
     reasons = pa.array(errors, pa.string())
-    return {"value_raw": pc.if_else(reasons.is_valid(), values, None), "value_error": reasons}
+    # With a null scalar, pyarrow before 24 returns offsets out of bounds for a slice.
+    raw = pc.if_else(reasons.is_valid(), values, pa.nulls(len(values), values.type))
+    return {"value_raw": raw, "value_error": reasons}
 
 
 def _null_where_empty(headers: pa.Array) -> pa.Array:
