@@ -345,7 +345,9 @@ def fuzz(session: nox.Session) -> None:
 
     `-- --secure before` and `-- --secure after` send them to a broker with logins, before and after a login.
     """
-    _install(session, "psutil", "confluent-kafka", "cryptography", "pyjwt", "google-re2")
+    _install(
+        session, "psutil", "confluent-kafka", "cryptography", "pyjwt", "google-re2", "opentelemetry-proto"
+    )
     session.run("python", "tests/system/fuzz.py", *session.posargs)
 
 

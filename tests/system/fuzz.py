@@ -59,7 +59,14 @@ OF_LOGINS = {
     "delegation.token.expiry.time.ms": "2000",
     "delegation.token.expiry.check.interval.ms": "1000",
 }
-ATTACKS = ("attacks", "group_attacks", "handshake_attacks", "login_attacks", "share_attacks")
+ATTACKS = (
+    "attacks",
+    "group_attacks",
+    "handshake_attacks",
+    "login_attacks",
+    "share_attacks",
+    "telemetry_attacks",
+)
 """Modules that register theirs."""
 LISTENERS = ("SASL_SSL", "SASL_PLAINTEXT")
 

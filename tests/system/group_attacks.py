@@ -303,9 +303,12 @@ async def upgraded(members: Crowd, count: int) -> ErrorCode:
     await members.make_topics(10, 100)
     subscription = ConsumerProtocolSubscription(topics=[topic(number) for number in range(3)]).to_bytes(1)
 
+    opening = asyncio.Semaphore(LINKS)
+
     async def join() -> None:
         link = Client(members.broker.port)
-        await link.open()
+        async with opening:
+            await link.open()
         request = JoinGroupRequest(
             group_id="g",
             session_timeout_ms=SESSION_MS,

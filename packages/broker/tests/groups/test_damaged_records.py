@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import random
 
 from ottla.broker.coordinators.coordinator_partitions import KeyValue
 from ottla.broker.coordinators.internal_topic_log import build_batch
-from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
+from ottla.broker.coordinators.testing import LoggedWarnings, MemoryStore, in_virtual_time
 from ottla.broker.groups.consumer.heartbeats import ConsumerHeartbeat
 from ottla.broker.groups.kinds import GroupKind
 from ottla.broker.groups.share.events import ShareHeartbeat
 from ottla.broker.groups.testing import PARTITIONS, TOPIC_0, leading, offset
 from ottla.protocol.stored_groups import GROUP_RECORDS, key_bytes
-
-
-class Lines(logging.Handler):
-    """The warnings of a span."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.seen: list[str] = []
-
-    def __enter__(self) -> Lines:
-        logging.getLogger().addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger().removeHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.seen.append(record.getMessage())
 
 
 def damaged(chance: random.Random, kind: int) -> KeyValue:
@@ -65,7 +46,7 @@ async def test_a_coordinator_loads_what_it_can_beside_damaged_and_foreign_record
         records = [damaged(chance, kind) for kind in GROUP_RECORDS for _ in range(60)]
         store.append_batch(number, build_batch([*records, *foreign], 1))
 
-    with Lines() as lines:
+    with LoggedWarnings() as logged:
         async with leading(store) as groups:
             listed = {group.group_id for group in groups.list_groups()[1]}
             fetched = groups.offsets.fetch("fine", [TOPIC_0])[1]
@@ -74,4 +55,4 @@ async def test_a_coordinator_loads_what_it_can_beside_damaged_and_foreign_record
     assert {"fine", "c", "s"} <= listed
     assert fetched == {TOPIC_0: offset(5)}
     assert answer.epoch == 2
-    assert 1 <= len(lines.seen) <= 2 * PARTITIONS, lines.seen[:5]
+    assert 1 <= len(logged.seen) <= 2 * PARTITIONS, logged.seen[:5]

@@ -17,7 +17,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.controller.testing import LoopClock
 from ottla.broker.coordinators.coordinator_partitions import KeyValue
 from ottla.broker.coordinators.internal_topic_log import build_batch
-from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
+from ottla.broker.coordinators.testing import LoggedWarnings, MemoryStore, in_virtual_time
 from ottla.broker.metrics import Gauge, Metrics
 from ottla.broker.peers.client import Peer
 from ottla.broker.runtime.background_tasks import BackgroundTasks
@@ -441,6 +441,31 @@ async def test_damaged_records_are_skipped_and_the_others_loaded() -> None:
             now.store.append_batch(number, build_batch([KeyValue(key, value)], 0))
 
     assert await read_again(now.store) == state
+
+
+@in_virtual_time
+async def test_of_thousands_of_damaged_records_two_lines_tell_and_the_others_are_loaded() -> None:
+    chance = random.Random(11)
+    async with running() as now:
+        await now.coordinator.initialize(KEY, 1, 0)
+        await now.coordinator.write(KEY, written(StateBatch(0, 4, ACKED, 1)))
+        state = await now.coordinator.read(KEY, 0)
+    update = ShareUpdate(snapshot_epoch=0, leader_epoch=0, start_offset=5, delivery_complete_count=0)
+    for number in range(2_000):
+        key = SharePartitionKey("damaged", TOPIC_ID, number % 7)
+        record = StateRecordCodec.encode(StateRecord(key, state if chance.random() < 0.5 else update))
+        assert record.value is not None
+        value = bytearray(record.value)
+        for _ in range(chance.randint(1, 4)):
+            value[chance.randrange(len(value))] = chance.randrange(256)
+        cut = chance.choice([len(value), len(value), chance.randrange(len(value))])
+        batch = build_batch([KeyValue(record.key, bytes(value[:cut]))], 0)
+        now.store.append_batch(number % len(now.store.batches), batch)
+
+    with LoggedWarnings() as logged:
+        assert await read_again(now.store) == state
+
+    assert 1 <= len(logged.seen) <= 2 * len(now.store.batches)
 
 
 @in_virtual_time

@@ -1,11 +1,13 @@
 import asyncio
+import random
 from typing import Any
 
 import pytest
 
 from ottla.broker.coordinators.coordinator_partitions import KeyValue, partition_for
 from ottla.broker.coordinators.internal_topic_log import build_batch
-from ottla.broker.coordinators.testing import MemoryStore, in_virtual_time
+from ottla.broker.coordinators.testing import LoggedWarnings, MemoryStore, in_virtual_time
+from ottla.broker.runtime.log_lines import MOST_SUBJECTS
 from ottla.broker.transactions.coordinator import TransactionCoordinator, TransactionFilter
 from ottla.broker.transactions.events import NO_PRODUCER, Producer, TransactionSnapshot, TransactionState
 from ottla.broker.transactions.records import decode_record
@@ -30,6 +32,7 @@ from ottla.broker.transactions.testing import (
 )
 from ottla.protocol.errors import ErrorCode, NotEnoughReplicas, NotLeaderOrFollower
 from ottla.protocol.records import iter_records
+from ottla.protocol.stored_messages import TransactionLogKey
 from ottla.zookeeper.frozen_classes import replace
 
 NONE = ErrorCode.NONE
@@ -247,6 +250,37 @@ async def test_an_id_with_a_damaged_record_begins_anew_and_the_others_go_on() ->
     assert {one.producer_id for one in markers} == {neighbour.id}, (
         "aborted by its timeout; the damaged one not"
     )
+
+
+@in_virtual_time
+async def test_of_thousands_of_damaged_records_few_lines_tell_and_the_others_are_loaded() -> None:
+    store, chance = memory_store(), random.Random(11)
+    async with leading(store, MemoryCluster()) as first:
+        await begun(first)
+    (begins, *_) = [
+        record
+        for batches in store.batches
+        for batch in batches
+        for record in iter_records(batch)
+        if record.value is not None
+    ]
+    for number in range(2_000):
+        name = f"damaged-{number}"
+        key = TransactionLogKey(transactional_id=name).to_bytes(0)
+        value = bytearray(begins.value or b"")
+        for _ in range(chance.randint(1, 4)):
+            value[chance.randrange(len(value))] = chance.randrange(256)
+        cut = chance.choice([len(value), len(value), chance.randrange(len(value))])
+        record = KeyValue(key if number % 10 else key[: chance.randrange(len(key))], bytes(value[:cut]))
+        store.append_batch(partition_for(name, PARTITIONS), build_batch([record], 0))
+
+    with LoggedWarnings() as logged:
+        async with leading(store, MemoryCluster(), epoch=1) as second:
+            assert "t" in names(second)
+            renewed = await initialized(second, "damaged-1")
+            assert await second.add_partitions("damaged-1", renewed, ALL) is NONE
+
+    assert len(logged.seen) <= 2 * PARTITIONS + MOST_SUBJECTS, logged.seen[:5]
 
 
 # ---- markers that are not written at once

@@ -348,3 +348,21 @@ class LoggedErrors(logging.Handler):
             yield
         finally:
             logger.removeHandler(self)
+
+
+class LoggedWarnings(logging.Handler):
+    """The warnings of a span, which is entered."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.seen: list[str] = []
+
+    def __enter__(self) -> Self:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(record.getMessage())
