@@ -133,7 +133,7 @@ class Crowd:
                 CreatableTopic(name=topic(number), num_partitions=partitions, replication_factor=1)
                 for number in range(first, min(count, first + 100))
             ]
-            answer = await self.ask(CreateTopicsRequest(topics=topics, timeout_ms=30_000), 4)
+            answer = await self.ask(CreateTopicsRequest(topics=topics, timeout_ms=120_000), 4)
             assert all(made.error_code == 0 for made in answer.topics), answer.topics[0]
 
     async def rounds(self, heartbeat: Callable[[int, Any], Message], count: int, rounds: int) -> None:

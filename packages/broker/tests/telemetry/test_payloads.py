@@ -23,7 +23,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from ottla.broker.telemetry.payloads import MOST_ATTRIBUTES, MOST_RESOURCES, MOST_VALUES, read
+from ottla.broker.telemetry.payloads import MOST_ATTRIBUTES, MOST_METRICS, MOST_RESOURCES, MOST_VALUES, read
 from ottla.protocol.errors import InvalidRecord, TelemetryTooLarge
 from ottla.protocol.records import compress
 
@@ -112,6 +112,14 @@ def test_attributes_that_become_no_labels_are_not_gone_through_for_each_value() 
     assert values[0].name.tags == tuple(
         (f"a{number}", "x") for number in sorted(range(MOST_ATTRIBUTES), key=str)
     )
+
+
+def test_of_hundreds_of_thousands_of_metrics_few_are_looked_at() -> None:
+    many = MetricsData(resource_metrics=[ResourceMetrics(scope_metrics=[ScopeMetrics()])])
+    many.resource_metrics[0].scope_metrics[0].metrics.extend([Metric()] * (MOST_METRICS - 2))
+    many.resource_metrics[0].scope_metrics[0].metrics.extend([gauge(1.0), gauge(2.0)])
+
+    assert [value.value for value in read(many.SerializeToString(), 0, MAX_BYTES).values] == [1.0]
 
 
 def test_a_label_of_nested_lists_has_no_text() -> None:

@@ -46,13 +46,14 @@ async def handle(
     from ottla.broker.telemetry import payloads
 
     try:
-        opened = await services.record_threads.run(
-            payloads.read,
-            request.metrics,
-            request.compression_type,
-            telemetry.clients.max_bytes,
-            telemetry.labels_of(client),
-        )
+        async with telemetry.unfolding:
+            opened = await services.record_threads.run(
+                payloads.read,
+                request.metrics,
+                request.compression_type,
+                telemetry.clients.max_bytes,
+                telemetry.labels_of(client),
+            )
     except KafkaError as error:
         client.last_error = error.code
         telemetry.refused(client, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -45,6 +46,8 @@ class ClientMetrics:
         self._export = export
         self._clock = environment.clock
         self._random = environment.random
+        self.unfolding = asyncio.Semaphore()
+        """Held while a push is read: the parser holds up all threads for 50 ms where it is a bomb."""
         self._refused = LimitedWarnings(_log, environment.clock.monotonic_ms)
         metrics.families.append(self._samples)
         metrics.gauge("kafka.server", "client-metrics", "instance-count", lambda: float(len(self.clients)))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_VALUES: Final = 5_000
 """Values of one push."""
+MOST_METRICS: Final = 20_000
+"""Metrics and scopes of one push that are looked at; hundreds of thousands may be empty."""
 MOST_NAME_CHARACTERS: Final = 200
 MOST_ATTRIBUTES: Final = 16
 """Attributes of a resource, and of a point, that become labels; further ones are not looked at."""
@@ -100,11 +102,19 @@ def _labelled(data: Any, labels: Mapping[str, str]) -> bytes:
 
 
 def _values(data: Any) -> Iterator[Measured]:
+    for metric, resource in islice(_metrics(data), MOST_METRICS):
+        if metric is not None:
+            yield from _of_metric(metric, resource)
+
+
+def _metrics(data: Any) -> Iterator[tuple[Any, tuple[tuple[str, str], ...]]]:
+    """Iterate over the metrics with the labels of their resources; None stands for a scope."""
     for of_resource in islice(data.resource_metrics, MOST_RESOURCES):
         resource = _attributes(of_resource.resource.attributes)
         for scope in of_resource.scope_metrics:
+            yield None, resource
             for metric in scope.metrics:
-                yield from _of_metric(metric, resource)
+                yield metric, resource
 
 
 def _of_metric(metric: Any, resource: tuple[tuple[str, str], ...]) -> Iterator[Measured]:
