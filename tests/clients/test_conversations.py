@@ -25,6 +25,10 @@ ARGUED: Final = (
         "A group that is named twice is described once: a short request cannot ask for a long response.",
     ),
     (
+        r"(consumer|share|streams)_groups.*: .*heartbeat_interval_ms",
+        "Members of a group in motion are told a shorter interval, so that a rebalance takes less time.",
+    ),
+    (
         r"consumer_groups_1: an expression that grows: .*",
         "RE2 in C++ bounds the program of an expression, RE2 in Java does not: ours refuses it.",
     ),

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.groups.consumer.group import ConsumerGroup
+from ottla.broker.groups.early_heartbeats import EarlyHeartbeats
 from ottla.broker.groups.kinds import GroupKind, GroupLimits, GroupSurroundings, KindRecord
 from ottla.broker.groups.records import GroupRecord, LogRecord
 from ottla.protocol.stored_groups import (
@@ -35,8 +36,9 @@ class LoggedConsumerGroup:
 
     def __init__(self, log: GroupLog, config: BrokerConfig, metadata: MetadataCache) -> None:
         self._log = log
+        early = EarlyHeartbeats(config.group_rebalance_heartbeat_interval_ms)
         self._surroundings = GroupSurroundings(
-            config, GroupLimits(), lambda _: {}, metadata, random.Random(1)
+            config, GroupLimits(), lambda _: {}, metadata, random.Random(1), lambda: early
         )
         self._rewritten = self._read = 0
         self.removals: Counter[str] = Counter()

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.groups.early_heartbeats import EarlyHeartbeats
 from ottla.broker.groups.kinds import GroupKind, GroupLimits, GroupSurroundings, KindRecord
 from ottla.broker.groups.streams.group import StreamsGroup, new_group
 from ottla.broker.groups.streams.state import StreamsGroupData
@@ -37,8 +38,9 @@ class LoggedStreamsGroup:
 
     def __init__(self, log: GroupLog, config: BrokerConfig, metadata: MetadataCache, topics: Topics) -> None:
         self._log, self._topics = log, topics
+        early = EarlyHeartbeats(config.group_rebalance_heartbeat_interval_ms)
         self._surroundings = GroupSurroundings(
-            config, GroupLimits(), lambda _: {}, metadata, random.Random(1)
+            config, GroupLimits(), lambda _: {}, metadata, random.Random(1), lambda: early
         )
         self._rewritten = self._read = 0
         self._begin()

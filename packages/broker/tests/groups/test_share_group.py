@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.config import broker_config_from
+from ottla.broker.groups.early_heartbeats import EarlyHeartbeats
 from ottla.broker.groups.kinds import (
     GroupLimits,
     GroupSurroundings,
@@ -51,12 +52,15 @@ class Driver:
         named = {"group.share.assignment.interval.ms": "0"}
         named |= {key.replace("_", "."): value for key, value in settings.items()}
         self.own_settings: dict[str, str] = {}
+        config = broker_config_from({"log.dirs": "/nowhere", **named})
+        early = EarlyHeartbeats(config.group_rebalance_heartbeat_interval_ms)
         self.surroundings = GroupSurroundings(
-            config=broker_config_from({"log.dirs": "/nowhere", **named}),
+            config=config,
             limits=GroupLimits(),
             group_settings=lambda _: self.own_settings,
             metadata=self.topics.metadata,
             random=random.Random(1),
+            early=lambda: early,
         )
         self.group = ShareGroup("g", self.surroundings)
         self.now_ms = 0.0
@@ -296,11 +300,27 @@ def test_loaded_members_have_a_whole_session() -> None:
 
 
 def test_a_group_may_have_settings_of_its_own() -> None:
-    driver = Driver()
+    driver = Driver(group_rebalance_heartbeat_interval_ms="0")
     driver.own_settings = {"share.session.timeout.ms": "50000", "share.heartbeat.interval.ms": "7000"}
 
     assert driver.beat("m", 0, "a").heartbeat_interval_ms == 7000
     assert driver.group.wake_at_ms == 50_000
+
+
+def test_members_are_told_a_short_heartbeat_interval_while_the_group_is_in_motion() -> None:
+    driver = Driver()
+    joined = driver.step(ShareHeartbeat(member_id="m", epoch=0, topics=frozenset({"a"})))
+    assert joined.heartbeat_interval_ms == 500
+    driver.step(StateInitialized(joined.to_initialize))
+    driver.now_ms += 10_000
+
+    got = driver.beat("m", joined.epoch)
+    assert (got.epoch, got.heartbeat_interval_ms) == (3, 500), "another may join as well"
+    driver.now_ms += 9_999
+    assert driver.beat("m", 3).heartbeat_interval_ms == 500
+    driver.now_ms += 1
+
+    assert driver.beat("m", 3).heartbeat_interval_ms == 5_000
 
 
 # ---- the assignor

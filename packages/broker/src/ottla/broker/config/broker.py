@@ -501,6 +501,14 @@ class BrokerConfig(
         at_least(1),
         ottla_only=True,
     )
+    group_rebalance_heartbeat_interval_ms: int = setting(
+        500,
+        "The shortest heartbeat interval that members of consumer, share and streams groups are told while "
+        "their group rebalances; the more members rebalance, the longer it is, up to the interval of the "
+        "group. 0 tells them that of the group at all times, as Apache Kafka does.",
+        at_least(0),
+        ottla_only=True,
+    )
     group_max_metadata_bytes: int = setting(
         1_048_576,
         "The most bytes of metadata that the members of a group send together when they join.",

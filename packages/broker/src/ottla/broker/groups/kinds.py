@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
+    from ottla.broker.groups.early_heartbeats import EarlyHeartbeats
     from ottla.protocol.errors import ErrorCode
     from ottla.protocol.stored_groups import GroupKey
     from ottla.protocol.stored_messages import VersionedMessage
@@ -277,6 +278,8 @@ class GroupSurroundings(NamedTuple):
     """The settings of a group itself, a `GROUP` resource."""
     metadata: MetadataCache
     random: Random
+    early: Callable[[], EarlyHeartbeats]
+    """The one of this broker, which is imported for the first group whose members heartbeat early."""
 
 
 NewGroup: TypeAlias = Callable[[str, GroupSurroundings], HostableGroup]

@@ -30,6 +30,7 @@ from ottla.broker.groups.consumer.members import (
 )
 from ottla.broker.groups.consumer.migration import downgraded_without
 from ottla.broker.groups.consumer.reconciliation import Reconciliation
+from ottla.broker.groups.early_heartbeats import GroupMotion
 from ottla.broker.groups.kinds import KindRecord, Reply, StepOutcome, Token
 from ottla.protocol.errors import (
     FencedInstanceId,
@@ -93,6 +94,7 @@ class Heartbeats:
         self._group = group
         self._subscriptions = subscriptions
         self._targets = targets
+        self._motion = GroupMotion(group.surroundings.early())
 
     # ---- one heartbeat
 
@@ -112,11 +114,21 @@ class Heartbeats:
         answer = HeartbeatAnswer(
             updated.member_id,
             updated.epoch,
-            self._group.setting_ms("heartbeat_interval_ms"),
+            self._interval_ms(updated, change.epoch, now_ms),
             self._shown(event, member, updated),
         )
         outcome.replies.append(Reply(event.token, answer))
         return outcome
+
+    def _interval_ms(self, member: ConsumerMember, epoch: int, now_ms: float) -> int:
+        """Return the time until the member's next heartbeat, in the group epoch after this one."""
+        return self._motion.interval_ms(
+            self._group.setting_ms("heartbeat_interval_ms"),
+            now_ms,
+            stored_epoch=self._group.epoch,
+            epoch=epoch,
+            waits=member.waits_for(epoch),
+        )
 
     def _shown(
         self, event: ConsumerHeartbeat, before: ConsumerMember, updated: ConsumerMember

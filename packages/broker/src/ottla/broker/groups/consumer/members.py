@@ -99,6 +99,13 @@ class ConsumerMember:
         """Whether the member has all that it shall have in this assignment epoch."""
         return self.state is MemberState.STABLE and self.epoch == epoch
 
+    def waits_for(self, epoch: int) -> bool:
+        """Whether the next heartbeat may bring the member nearer to a group epoch, without its own doing.
+
+        A member that must give up something sends one at once when it has done so.
+        """
+        return self.state is not MemberState.UNREVOKED_PARTITIONS and not self.is_reconciled_to(epoch)
+
     def assigned_epoch(self, topic_id: UUID, partition: int) -> int | None:
         """Return the epoch in which a partition was assigned; None for one that is not the member's."""
         for partitions in (self.assigned, self.revoking):

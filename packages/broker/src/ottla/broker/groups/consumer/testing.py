@@ -10,6 +10,7 @@ from uuid import UUID
 from ottla.broker.config import broker_config_from
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeats import ConsumerHeartbeat, HeartbeatAnswer, anyone
+from ottla.broker.groups.early_heartbeats import EarlyHeartbeats
 from ottla.broker.groups.kinds import (
     GroupLimits,
     GroupSurroundings,
@@ -45,12 +46,15 @@ class ConsumerDriver:
         self.own_settings: dict[str, str] = {}
         named = {"group.consumer.assignment.interval.ms": "0"}
         named |= {key.replace("_", "."): value for key, value in settings.items()}
+        config = broker_config_from({"log.dirs": "/nowhere", **named})
+        early = EarlyHeartbeats(config.group_rebalance_heartbeat_interval_ms)
         self.surroundings = GroupSurroundings(
-            config=broker_config_from({"log.dirs": "/nowhere", **named}),
+            config=config,
             limits=GroupLimits(),
             group_settings=lambda _: self.own_settings,
             metadata=self.topics.metadata,
             random=random.Random(1),
+            early=lambda: early,
         )
         self.group: HostableGroup = ConsumerGroup(GROUP, self.surroundings)
         self.now_ms = 0.0

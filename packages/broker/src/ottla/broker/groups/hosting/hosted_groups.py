@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from ottla.broker.coordinators.coordinator_partitions import CoordinatorPartition
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.metadata import MetadataCache
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators.internal_topic_log import CoordinatorStore
+    from ottla.broker.groups.early_heartbeats import EarlyHeartbeats
     from ottla.broker.groups.hosting.uncommitted_records import UncommittedRecords
     from ottla.broker.metrics import Meter, Metrics
     from ottla.broker.runtime.background_tasks import BackgroundTasks
@@ -111,7 +112,7 @@ class HostedGroups:
         self._max_groups = config.group_max_count
         self._limits = _limits_of(config)
         self._surroundings = GroupSurroundings(
-            config, self._limits, group_settings, metadata, environment.random
+            config, self._limits, group_settings, metadata, environment.random, lambda: self._early_heartbeats
         )
         codec = GroupRecordCodec()
         self._group_writes = GroupWrites(tasks, environment.budget)
@@ -136,6 +137,12 @@ class HostedGroups:
             store, codec, clock, tasks, config.offsets_commit_timeout_ms
         )
         self._uncommitted: UncommittedRecords | None = None
+
+    @cached_property
+    def _early_heartbeats(self) -> EarlyHeartbeats:
+        from ottla.broker.groups.early_heartbeats import EarlyHeartbeats
+
+        return EarlyHeartbeats(self._surroundings.config.group_rebalance_heartbeat_interval_ms)
 
     # ---- finding groups
 

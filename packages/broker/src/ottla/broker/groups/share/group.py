@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.coordinators.timers import Deadlines
 from ottla.broker.groups.assigned.assignors import AssignmentPart, in_parts
 from ottla.broker.groups.assigned.topics import GroupTopics
+from ottla.broker.groups.early_heartbeats import GroupMotion
 from ottla.broker.groups.kinds import (
     ExpiryRule,
     GroupKind,
@@ -111,6 +112,7 @@ class ShareGroup:
         self.partitions = PartitionStates(group_id, self.topics)
         self.deadlines: Deadlines[str] = Deadlines()
         self._due: list[str] = []
+        self._motion = GroupMotion(surroundings.early())
         self._has_compared_topics = False
 
     # ---- facts
@@ -235,7 +237,13 @@ class ShareGroup:
         answer = ShareAnswer(
             event.member_id,
             reconciled.epoch,
-            self.settings.heartbeat_interval_ms,
+            self._motion.interval_ms(
+                self.settings.heartbeat_interval_ms,
+                now_ms,
+                stored_epoch=self.epoch,
+                epoch=epoch,
+                waits=reconciled.epoch != epoch or bool(to_initialize),
+            ),
             reconciled.assigned if shows else None,
             epoch,
             to_initialize,

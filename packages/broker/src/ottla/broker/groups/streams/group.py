@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.coordinators.timers import Deadlines
+from ottla.broker.groups.early_heartbeats import GroupMotion
 from ottla.broker.groups.kinds import (
     ExpiryRule,
     GroupKind,
@@ -73,6 +74,7 @@ def new_group(group_id: str, surroundings: GroupSurroundings) -> StreamsGroup:
         group_id,
         lambda: settings_of(surroundings.config, surroundings.group_settings(group_id)),
         Topics(surroundings.metadata),
+        GroupMotion(surroundings.early()),
     )
 
 
@@ -82,12 +84,15 @@ class StreamsGroup:
     kind: Final = GroupKind.STREAMS
     protocol_type: Final = PROTOCOL_TYPE
 
-    def __init__(self, group_id: str, settings: Callable[[], StreamsSettings], topics: Topics) -> None:
+    def __init__(
+        self, group_id: str, settings: Callable[[], StreamsSettings], topics: Topics, motion: GroupMotion
+    ) -> None:
         """`settings` returns the present ones."""
         self.group_id = group_id
         self.data = StreamsGroupData(group_id)
         self._settings = settings
         self._topics = topics
+        self._motion = motion
         self._deadlines: GroupDeadlines = Deadlines()
         self._fired: list[tuple[Wait, str]] = []
         """The deadlines of the last step, until its records are in the log."""
@@ -250,11 +255,23 @@ class StreamsGroup:
     def _heartbeat(
         self, heartbeat: Heartbeat, now_ms: float, wall_ms: int, outcome: StepOutcome
     ) -> HeartbeatResult:
+        settings = self._settings()
+
+        def interval_ms_of(member: StreamsMember, epoch: int) -> int:
+            return self._motion.interval_ms(
+                settings.heartbeat_interval_ms,
+                now_ms,
+                stored_epoch=self.data.facts.epoch,
+                epoch=epoch,
+                waits=member.waits_for(epoch),
+            )
+
         return HeartbeatStep(
             self.data,
             heartbeat,
-            settings=self._settings(),
+            settings=settings,
             topics=self._topics,
+            interval_ms_of=interval_ms_of,
             deadlines=self._deadlines,
             now_ms=now_ms,
             wall_ms=wall_ms,

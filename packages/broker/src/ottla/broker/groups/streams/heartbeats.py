@@ -13,6 +13,7 @@ Nothing of the group that is stored changes here: the records are replayed once 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from ottla.broker.groups.kinds import StepOutcome
 from ottla.broker.groups.streams import statuses
@@ -52,6 +53,7 @@ class HeartbeatStep:
         *,
         settings: StreamsSettings,
         topics: Topics,
+        interval_ms_of: Callable[[StreamsMember, int], int],
         deadlines: GroupDeadlines,
         now_ms: float,
         wall_ms: int,
@@ -62,6 +64,7 @@ class HeartbeatStep:
         self._request = heartbeat.request
         self._settings = settings
         self._topics = topics
+        self._interval_ms_of = interval_ms_of
         self._deadlines = deadlines
         self._now_ms = now_ms
         self._wall_ms = wall_ms
@@ -87,6 +90,7 @@ class HeartbeatStep:
         if request.shutdown_application:
             ask_for_shutdown(group, request.member_id)
         response = self._response(before, after)
+        response.heartbeat_interval_ms = self._interval_ms_of(after, facts.epoch)
         if self._tells_tasks(before, member, after):
             _put_tasks(response, after.assigned)
         self._add_statuses(configured, after)
@@ -289,7 +293,6 @@ class HeartbeatStep:
         response = StreamsGroupHeartbeatResponse(
             member_id=after.id,
             member_epoch=after.epoch,
-            heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
             task_offset_interval_ms=self._settings.task_offset_interval_ms,
             acceptable_recovery_lag=self._settings.acceptable_recovery_lag,
             status=[],

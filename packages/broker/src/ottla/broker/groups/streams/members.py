@@ -76,6 +76,13 @@ class StreamsMember:
         """Return whether the member has the tasks of this assignment epoch, and no others."""
         return self.state is MemberState.STABLE and self.epoch == epoch
 
+    def waits_for(self, epoch: int) -> bool:
+        """Whether the next heartbeat may bring the member nearer to a group epoch, without its own doing.
+
+        A member that must give up something sends one at once when it has done so.
+        """
+        return self.state is not MemberState.UNREVOKED_TASKS and not self.is_reconciled_to(epoch)
+
     @property
     def metadata(self) -> tuple[object, ...]:
         """The fields that the member's metadata record stores."""

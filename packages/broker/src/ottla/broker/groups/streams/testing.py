@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from ottla.broker.config import broker_config_from
+from ottla.broker.groups.early_heartbeats import EarlyHeartbeats
 from ottla.broker.groups.kinds import GroupLimits, GroupSurroundings, NotWritten, StepOutcome, TimePassed
 from ottla.broker.groups.streams.events import Heartbeat, HeartbeatResult, Leave
 from ottla.broker.groups.streams.group import StreamsGroup, new_group
@@ -85,12 +86,15 @@ class StreamsDriver:
             "group.streams.assignment.interval.ms": "0",
             "group.streams.initial.rebalance.delay.ms": "0",
         } | {key.replace("_", "."): value for key, value in settings.items()}
+        config = broker_config_from({"log.dirs": "/nowhere", **named})
+        early = EarlyHeartbeats(config.group_rebalance_heartbeat_interval_ms)
         self._surroundings = GroupSurroundings(
-            config=broker_config_from({"log.dirs": "/nowhere", **named}),
+            config=config,
             limits=GroupLimits(),
             group_settings=lambda _: self.own_settings,
             metadata=self.topics.metadata,
             random=random.Random(1),
+            early=lambda: early,
         )
         self.group: StreamsGroup = new_group(GROUP, self._surroundings)
         self.publish({"words": 2} if topics is None else topics)
