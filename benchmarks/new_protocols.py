@@ -46,9 +46,9 @@ class Part(NamedTuple):
 
 
 def rebalance(contender: Contender, run: str, quick: bool) -> Figures:
-    """A thousand members, and three changes of each group; with `quick` one change."""
+    """A thousand members, and two changes of each group; with `quick` one change."""
     asyncio.run(_topic(contender, run, rebalances.PARTITIONS))
-    return asyncio.run(rebalances.measure(contender, run, run, 1_000, 1 if quick else 3))
+    return asyncio.run(rebalances.measure(contender, run, run, 1_000, 1 if quick else 2))
 
 
 def share(contender: Contender, run: str, quick: bool) -> Figures:
@@ -68,7 +68,7 @@ async def _topic(contender: Contender, name: str, partitions: int) -> None:
 
 
 PARTS: Final[Mapping[str, Part]] = {
-    "rebalance": Part("Rebalances of 1,000 members in 10 groups, a heartbeat each second", rebalance),
+    "rebalance": Part("Rebalances of 1,000 members in 10 groups", rebalance),
     "share": Part("A share group of 100 members on one partition, 100 B", share),
     "transactions": Part("Transactions of 10 producers, a record of 100 B each", transactions),
 }

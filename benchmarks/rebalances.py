@@ -3,8 +3,9 @@
 `new_protocols.py` runs this beside Apache Kafka. A member is no client: it sends heartbeats on a connection
 of its own, as a broker answers the requests of one connection one after the other, and does at once what the
 answer says: it gives up only what is revoked, takes what is assigned, and confirms it with another heartbeat.
-So the time until a group is stable is that of the broker, and of the heartbeat interval, which is the same
-for all.
+The next one comes after the interval that the answer names, as with every client. Both brokers have the
+interval that they have by themselves, 5 s; so the time until a group is stable is that of the broker, and of
+the intervals that it names.
 
 A group is stable once its members are in one epoch, have each partition once, and none has two more than
 another. Meanwhile the partitions that nobody has are not read; how long, summed up, times a rate gives the
@@ -36,12 +37,9 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, Fin
 
 GROUPS: Final = 10
 PARTITIONS: Final = 200
-INTERVAL_MS: Final = 1_000
 RECORDS_PER_S: Final = 10
 """Records that each partition gets in a second, for counting those that wait."""
 SETTINGS: Final = {
-    "group.consumer.heartbeat.interval.ms": str(INTERVAL_MS),
-    "group.consumer.min.heartbeat.interval.ms": str(INTERVAL_MS),
     "offsets.topic.num.partitions": "50",
 }
 _BOUND_S: Final = 120.0
@@ -99,13 +97,14 @@ class Group:
 class Member:
     """A member: it joins, sends heartbeats until it is told to leave, and leaves."""
 
-    def __init__(self, group: Group, connection: Connection, first_pause_s: float) -> None:
+    def __init__(self, group: Group, connection: Connection, first_part: float) -> None:
         self.owned: frozenset[int] = frozenset()
         self.epoch = 0
         self.waits_ms: list[float] = []
         self._group = group
         self._connection = connection
-        self._first_pause_s = first_pause_s
+        self._first_part = first_part
+        self._interval_s = 0.0
         self._id = str(uuid.uuid4())
         self._topic_id = uuid.UUID(int=0)
         self._is_over = asyncio.Event()
@@ -115,10 +114,10 @@ class Member:
         self._group.members.append(self)
         await self._belong(self._joining())
         # Members do not beat in step: what a change costs is spread over an interval.
-        pause_s = self._first_pause_s
+        pause_s = self._first_part * self._interval_s
         while not await self._is_over_within(pause_s):
             await self._belong(self._alive())
-            pause_s = INTERVAL_MS / 1000
+            pause_s = self._interval_s
         self._group.members.remove(self)
         self._group.give_up(self, self.owned)
         await self._send(self._request(_LEAVES))
@@ -158,6 +157,7 @@ class Member:
         assert not response.error_code, (response.error_code, response.error_message)
         self.waits_ms.append((time.perf_counter() - begun) * 1000)
         self.epoch = response.member_epoch
+        self._interval_s = response.heartbeat_interval_ms / 1000
         return response
 
     def _request(self, epoch: int) -> ConsumerGroupHeartbeatRequest:
@@ -225,8 +225,7 @@ class Rebalances:
         return self.figures
 
     def _member(self, group: Group) -> Member:
-        pause_s = self._random.uniform(0, INTERVAL_MS / 1000)
-        return Member(group, self._connections.pop(), pause_s)
+        return Member(group, self._connections.pop(), self._random.random())
 
     def _begin(self) -> tuple[float, float]:
         for group in self._groups:
