@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from ottla.client.errors import UnsupportedByBroker
 from ottla.client.testing import ScriptedBroker
 from ottla.producer import Producer, ProducerFenced, TransactionFailed
 from ottla.protocol.errors import ErrorCode, InvalidTxnState
@@ -209,3 +210,20 @@ async def test_a_transaction_ends_in_its_epoch_at_a_coordinator_of_kafka_3_and_t
 
     assert versions(broker, EndTxnRequest) == [4, 4]
     assert [request.producer_epoch for request in broker.seen(InitProducerIdRequest)] == [-1, 0]
+
+
+async def test_a_transaction_that_a_leader_of_kafka_3_cannot_join_is_aborted_and_the_producer_goes_on() -> (
+    None
+):
+    async with second_version({ProduceRequest.API_KEY: (0, 11)}) as broker, asyncio.timeout(60):
+        async with Producer(broker.bootstrap_servers, transactional_id="t") as producer:
+            await producer.begin_transaction()
+            with pytest.raises(UnsupportedByBroker):
+                await producer.send_and_wait("t", b"x")
+            with pytest.raises(TransactionFailed):
+                await producer.commit_transaction()
+            await producer.abort_transaction()
+            async with producer.transaction():
+                await producer.send_offsets(OFFSETS, "g")
+
+    assert [request.committed for request in broker.seen(EndTxnRequest)] == [False, True]

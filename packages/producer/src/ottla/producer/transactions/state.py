@@ -190,9 +190,12 @@ class TransactionState:
         """Note that a record, an offset or the end of the transaction failed for good.
 
         A leader that refuses a record as outside of the open transaction does not know the coordinator's
-        state: the abort finds out.
+        state: the abort finds out. A broker that is too old for version 2 may serve the next transaction.
         """
-        if is_fatal(error) and not (of_record and isinstance(error, InvalidTxnState)):
+        is_of_transaction = isinstance(error, InvalidTxnState) or (
+            self.version > 1 and isinstance(error, UnsupportedByBroker)
+        )
+        if is_fatal(error) and not (of_record and is_of_transaction):
             self.phase, self.cause = Phase.LOST, error
         elif self.phase in (Phase.OPEN, Phase.FLUSHING, Phase.COMMITTING):
             self.phase, self.cause = Phase.FAILED, error
