@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterator
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +17,15 @@ from confluent_kafka import Consumer, Producer
 
 from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
+from ottla.client.errors import ClientError
 from ottla.producer import Producer as OwnProducer
 from ottla.producer import ProducerConfig
+from ottla.protocol.errors import KafkaError
 from ottla.protocol.topics import TopicPartition
 from peers.apache_kafka import ApacheKafka, ZooKeeper, run_tool
 from peers.cluster_commands import command_for
-from peers.java import run_program
+from peers.committed_records import read_committed
+from peers.java import java_command, run_program
 from peers.maven import KAFKA_4, kafka_4_tools, kafka_clients
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
@@ -139,14 +144,19 @@ async def until_levels(admin: Admin, are_on: bool) -> None:
 async def move(admin: Admin, broker: int) -> None:
     """Move the coordinators' topics to a broker."""
     topics = [await admin.topics.describe(name) for name in INTERNAL]
-    targets = {
-        TopicPartition(topic.name, number): (broker,) for topic in topics for number in topic.partitions
-    }
+    await reassign(
+        admin,
+        {TopicPartition(topic.name, number): (broker,) for topic in topics for number in topic.partitions},
+    )
+
+
+async def reassign(admin: Admin, targets: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+    """Move partitions, and wait until they are there."""
     outcomes = await admin.partitions.reassign(targets)
     assert not any(outcomes.values()), outcomes
     deadline = time.monotonic() + BOUND_S
     while await admin.partitions.reassignments():
-        assert time.monotonic() < deadline, f"the topics are not on broker {broker}"
+        assert time.monotonic() < deadline, f"the partitions are not moved: {targets}"
         await asyncio.sleep(0.2)
 
 
@@ -201,3 +211,142 @@ async def test_an_apache_broker_joins_and_coordinates_what_was_made_with_every_f
             assert (await ottla_feature(servers, "upgrade", "--all")).exit_code == 0
         await until_levels(admin, are_on=True)
         assert (await admin.groups.committed("modern"))[TopicPartition("events", 0)][0] == RECORDS
+
+
+# ---- a broker of Apache Kafka joins while a transaction of version 2 is open
+
+
+Step = Callable[[str], Awaitable[str]]
+"""Does a step of a producer with transactions, as SteppedTransactions.java says."""
+STEPPED: Final = "stepped"
+
+
+@asynccontextmanager
+async def java_steps(servers: str) -> AsyncIterator[Step]:
+    program = Path(__file__).parent / "java" / "SteppedTransactions.java"
+    command = java_command(program, kafka_clients(KAFKA_4), servers, STEPPED)
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    source, sink = process.stdout, process.stdin
+
+    async def step(line: str) -> str:
+        sink.write(f"{line}\n".encode())
+        async with asyncio.timeout(BOUND_S):
+            return (await source.readline()).decode().strip()
+
+    try:
+        yield step
+    finally:
+        process.kill()
+        await process.communicate()
+
+
+@asynccontextmanager
+async def ottla_steps(servers: str) -> AsyncIterator[Step]:
+    config = ProducerConfig.of(transactional_id=STEPPED, metadata_max_age_ms=1_000)
+    async with OwnProducer(servers, config) as producer, asyncio.timeout(2 * BOUND_S):
+
+        async def perform(name: str, *words: str) -> None:
+            if name == "begin":
+                await producer.begin_transaction()
+            elif name == "send":
+                await producer.send_and_wait(words[0], words[2].encode(), partition=int(words[1]))
+            elif name == "offset":
+                await producer.send_offsets(
+                    {TopicPartition(words[1], int(words[2])): int(words[3])}, words[0]
+                )
+            else:
+                await (producer.commit_transaction if name == "commit" else producer.abort_transaction)()
+
+        async def step(line: str) -> str:
+            try:
+                await perform(*line.split())
+            except (KafkaError, ClientError) as error:
+                return f"failed {error!r}"
+            return "done"
+
+        yield step
+
+
+STEPS: Final = {"java": java_steps, "ottla": ottla_steps}
+
+
+async def take(step: Step, *lines: str) -> None:
+    for line in lines:
+        assert (line, await step(line)) == (line, "done")
+
+
+async def committed_values(servers: str) -> list[bytes]:
+    records = await asyncio.to_thread(read_committed, servers, "events")
+    return sorted(record.value() or b"" for record in records)
+
+
+@asynccontextmanager
+async def joined(
+    zookeeper: ZooKeeper, admin: Admin, folder: Path, ottla: BrokerProcess
+) -> AsyncIterator[None]:
+    """Let a broker of Apache Kafka be a member of the cluster, whose features are off meanwhile."""
+    broker = apache(zookeeper, folder)
+    await asyncio.to_thread(broker.start)
+    try:
+        await until_levels(admin, are_on=False)
+        assert ottla.log_file.read_text().count(OFF) == 1
+        yield
+    finally:
+        await asyncio.to_thread(broker.stop)
+    await until_levels(admin, are_on=True)
+
+
+@pytest.mark.parametrize(
+    "coordinator", [OTTLA, APACHE], ids=["at its coordinator", "at an Apache coordinator"]
+)
+@pytest.mark.parametrize("client", STEPS)
+async def test_a_transaction_of_version_2_ends_that_is_open_while_an_apache_broker_joins(
+    zookeeper: ZooKeeper, ottla: BrokerProcess, tmp_path: Path, client: str, coordinator: int
+) -> None:
+    servers = ottla.bootstrap_servers
+    async with Admin(servers) as admin, STEPS[client](servers) as step:
+        await admin.topics.create("events", partitions=2)
+        await take(step, "begin", "send events 0 first", "offset readers events 0 7")
+
+        async with joined(zookeeper, admin, tmp_path / "apache", ottla):
+            if coordinator == APACHE:
+                await move(admin, APACHE)
+            await take(step, "send events 0 second", "send events 1 third", "commit")
+            found = await admin.transactions.describe(STEPPED)
+            assert found.coordinator == coordinator
+            async with STEPS[client](servers) as step:  # one that is connected goes on with version 2
+                await take(step, "begin", "send events 0 fourth", "offset readers events 0 8", "commit")
+                await take(step, "begin", "send events 1 dropped", "offset readers events 0 9", "abort")
+            if coordinator == APACHE:
+                await move(admin, OTTLA)
+        async with STEPS[client](servers) as step:
+            await take(step, "begin", "send events 1 fifth", "commit")
+
+        assert await committed_values(servers) == sorted([b"first", b"second", b"third", b"fourth", b"fifth"])
+        assert (await admin.groups.committed("readers"))[TopicPartition("events", 0)][0] == 8
+
+
+@pytest.mark.parametrize("client", STEPS)
+async def test_a_transaction_of_version_2_is_aborted_and_repeated_where_an_apache_broker_leads(
+    zookeeper: ZooKeeper, ottla: BrokerProcess, tmp_path: Path, client: str
+) -> None:
+    """In version 2 nobody but the leader adds a partition to the transaction: one of Apache Kafka refuses."""
+    servers = ottla.bootstrap_servers
+    async with Admin(servers) as admin, STEPS[client](servers) as step:
+        await admin.topics.create("events", partitions=2)
+        await take(step, "begin", "send events 0 dropped")
+
+        async with joined(zookeeper, admin, tmp_path / "apache", ottla):
+            await reassign(admin, {TopicPartition("events", 1): (APACHE,)})
+            assert (await step("send events 1 dropped")).startswith("failed")
+            assert (await step("commit")).startswith("failed")
+            await take(step, "abort")
+            async with STEPS[client](servers) as step:  # one that is connected goes on with version 2
+                await take(step, "begin", "send events 0 first", "send events 1 second", "commit")
+            await reassign(admin, {TopicPartition("events", 1): (OTTLA,)})
+        async with STEPS[client](servers) as step:
+            await take(step, "begin", "send events 1 third", "commit")
+
+        assert await committed_values(servers) == [b"first", b"second", b"third"]
