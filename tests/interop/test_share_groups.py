@@ -1,4 +1,4 @@
-"""Share groups of the broker with clients and tools of Apache Kafka 4.4, and with librdkafka."""
+"""Share groups of the broker with clients and tools of Apache Kafka, with librdkafka, and with franz-go."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pytest
 from confluent_kafka import Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.broker.testing import BrokerThread
-from peers.java import run_program
+from peers.fetched_programs import go_program
+from peers.java import java_command
+from peers.kraft_kafka import KraftKafka
 from peers.maven import KAFKA_4, kafka_4_tools, kafka_clients
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
 BOUND_S = 180.0
-SHARE_MEMBER = Path(__file__).parent / "java" / "ShareMember.java"
+HERE = Path(__file__).parent
 SETTINGS = {"group.share.heartbeat.interval.ms": "500", "share.coordinator.state.topic.num.partitions": "4"}
 
 
@@ -58,19 +62,17 @@ def producing(broker: BrokerThread, topic: str) -> Iterator[None]:
         thread.join()
 
 
-def java(classpath: str, *arguments: str, timeout_s: float = BOUND_S) -> str:
-    """Run a Java program, and return what it prints."""
-    done = subprocess.run(
-        ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", classpath, *arguments],
-        capture_output=True, text=True, timeout=timeout_s, check=False,
-    )  # fmt: skip
+def run(command: list[str]) -> str:
+    """Run a program, and return what it prints."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def tool(broker: BrokerThread, name: str, *arguments: str) -> str:
+    java = ["java", "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", kafka_4_tools()]
     servers = ("--bootstrap-server", broker.bootstrap_servers)
-    return java(kafka_4_tools(), f"org.apache.kafka.tools.{name}", *servers, *arguments)
+    return run([*java, f"org.apache.kafka.tools.{name}", *servers, *arguments])
 
 
 def test_the_share_consumer_of_librdkafka_reads_each_record_once(broker: BrokerThread) -> None:
@@ -90,13 +92,28 @@ def test_the_share_consumer_of_librdkafka_reads_each_record_once(broker: BrokerT
     assert set(read.values()) == {1}
 
 
+def java_member(version: str) -> list[str]:
+    return java_command(HERE / "java" / "ShareMember.java", kafka_clients(version))
+
+
+def franz_go_member(version: str) -> list[str]:
+    return [str(go_program(HERE / "go" / "franz_go_shares.go", f"github.com/twmb/franz-go@{version}"))]
+
+
+MEMBERS: Final[dict[str, Callable[[], list[str]]]] = {
+    **{f"java-{version}": partial(java_member, version) for version in ("4.1.2", "4.2.2", KAFKA_4)},
+    **{f"franz-go-{version}": partial(franz_go_member, version) for version in ("v1.21.7", "v1.22.3")},
+}
+"""Share groups are a preview in Java's client 4.1, and stable from 4.2 on."""
+
+
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
-def test_javas_share_consumer_accepts_and_releases(broker: BrokerThread, mode: str) -> None:
-    topic = f"java-{mode}"
+@pytest.mark.parametrize("member", MEMBERS)
+def test_a_share_member_accepts_and_releases(broker: BrokerThread, member: str, mode: str) -> None:
+    command, topic = MEMBERS[member](), f"{member}-{mode}"
     new_topic(broker, topic)
     with producing(broker, topic):
-        arguments = (broker.bootstrap_servers, topic, topic, mode, "30")
-        printed = run_program(SHARE_MEMBER, kafka_clients(KAFKA_4), *arguments)
+        printed = run([*command, broker.bootstrap_servers, topic, topic, mode, "30"])
 
     assert "failed" not in printed
     lines = [line.split() for line in printed.splitlines() if line.startswith("read ")]
@@ -107,6 +124,27 @@ def test_javas_share_consumer_accepts_and_releases(broker: BrokerThread, mode: s
     for (_, offset), counts in deliveries.items():
         is_released = mode == "explicit" and int(offset) % 2 == 0
         assert counts in ([1, 2], [1]) if is_released else counts == [1]
+
+
+def test_the_early_access_of_java_4_0_is_refused_as_by_later_brokers_of_kafka(
+    broker: BrokerThread, tmp_path: Path
+) -> None:
+    """Its ShareFetch is of version 0, which Kafka has removed since."""
+    with KraftKafka(tmp_path / "kafka") as kafka:
+        servers = (kafka.bootstrap_servers, broker.bootstrap_servers)
+        refusals = [
+            refusal_of([*java_member("4.0.2"), of, "early", "early", "implicit", "1"]) for of in servers
+        ]
+
+    assert refusals[0] == refusals[1]
+    assert "UnsupportedVersionException" in refusals[1]
+
+
+def refusal_of(command: list[str]) -> str:
+    """Run a program that fails; return the exception with which it ends."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    assert done.returncode != 0, done.stdout
+    return next(line for line in done.stderr.splitlines() if line.startswith("Exception in"))
 
 
 def test_the_console_share_consumer_reads_and_the_tools_show_and_delete_the_group(
