@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.broker.testing import BrokerCluster, BrokerProcess
-from peers.fetched_programs import python_environment
+from peers.fetched_programs import go_program, python_environment
 from peers.group_coordinators import OF_CLUSTER, ONE_COORDINATOR, Coordinators
 from peers.java import java_command
 from peers.kraft_kafka import KraftKafka
@@ -25,7 +25,7 @@ from peers.moving_group import Deliveries, Load, MemberHost, MovingGroup
 pytestmark = pytest.mark.timeout(900)
 
 HERE: Final = Path(__file__).parent
-MEMBERS, PARTITIONS = 10, 12
+MEMBERS, FEW_MEMBERS, PARTITIONS = 10, 3, 12
 KILLED_IN: Final = (2, 9, 14)
 """The starts (even) and stops (odd) of members that happen while the coordinator is dead."""
 SETTINGS: Final = ONE_COORDINATOR | {
@@ -43,8 +43,17 @@ def python_host(name: str) -> Callable[[], list[str]]:
     return lambda: [sys.executable, str(HERE / "python" / f"{name}_members.py")]
 
 
-def java_host() -> list[str]:
-    return java_command(HERE / "java" / "HostedMembers.java", kafka_clients(KAFKA_4))
+def java_host(version: str = KAFKA_4) -> list[str]:
+    return java_command(HERE / "java" / "HostedMembers.java", kafka_clients(version))
+
+
+def confluent_kafka_host(version: str) -> list[str]:
+    program = HERE / "python" / "confluent_kafka_members.py"
+    return [str(python_environment(f"confluent-kafka=={version}")), str(program)]
+
+
+def franz_go_host(version: str) -> list[str]:
+    return [str(go_program(HERE / "go" / "franz_go_members.go", f"github.com/twmb/franz-go@{version}"))]
 
 
 HOSTS: Final[dict[str, Callable[[], list[str]]]] = {
@@ -64,6 +73,25 @@ OLD_CLIENTS: Final = {
     },
 }
 """The Python that each needs, if not that of the tests, and its packages."""
+RELEASES: Final[dict[str, Callable[[], list[str]]]] = {
+    **{
+        f"confluent-kafka {version}": partial(confluent_kafka_host, version)
+        for version in ("2.8.2", "2.10.1", "2.12.2", "2.14.2")
+    },
+    **{
+        f"franz-go {version}": partial(franz_go_host, version)
+        for version in ("v1.19.5", "v1.20.7", "v1.21.7", "v1.22.3")
+    },
+    **{
+        f"java {version}": partial(java_host, version)
+        for version in ("3.7.2", "3.8.1", "3.9.1", "4.0.2", "4.1.2")
+    },
+}
+"""Releases that have the consumer protocol: at first as an early access or a preview.
+
+That of confluent-kafka 2.6 is not among them: its members read on behind commits of others, also with brokers
+of Apache Kafka 4.4.
+"""
 CLIENTS: Final = ["confluent-kafka", pytest.param("java", marks=pytest.mark.java), "ottla"]
 
 
@@ -94,25 +122,29 @@ def halting(coordinators: Coordinators, number: int) -> AbstractContextManager[N
 
 
 class Move:
-    """A group of ten members under load, whose members are replaced by those of another protocol."""
+    """A group of members under load, whose members are replaced by those of another protocol."""
 
-    def __init__(self, servers: str, client: str, replicas: int) -> None:
+    def __init__(
+        self, servers: str, client: str, host: list[str], *, replicas: int = 1, members: int = MEMBERS
+    ) -> None:
         self._servers = servers
         self._client = client
+        self._host = host
         self._replicas = replicas
+        self._members = members
 
     def run(self, halting: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()) -> None:
         """Replace the members twice; `halting` gets the number of each start and stop."""
         topic = new_topic(self._servers, self._replicas)
-        with MemberHost(HOSTS[self._client](), self._servers, topic, topic) as host:
+        with MemberHost(self._host, self._servers, topic, topic) as host:
             group = MovingGroup({"classic": [host], "consumer": [host]}, PARTITIONS)
             with Load(self._servers, topic, PARTITIONS) as load:
-                for _ in range(MEMBERS):
+                for _ in range(self._members):
                     group.start("classic")
                 group.settle("by the first members")
                 assert protocol_of(self._servers, topic) == "CLASSIC"
                 for protocol in ("consumer", "classic"):
-                    for step in range(MEMBERS):
+                    for step in range(self._members):
                         self._replace_one(group, protocol, step, halting)
                     assert protocol_of(self._servers, topic) == protocol.upper()
             check(group, load, self._client)
@@ -148,21 +180,32 @@ def check(group: MovingGroup, load: Load, client: str) -> None:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_ten_members_move_to_the_consumer_protocol_and_back(tmp_path: Path, client: str) -> None:
     with BrokerProcess(tmp_path, settings_for(client)) as broker:
-        Move(broker.bootstrap_servers, client, 1).run()
+        Move(broker.bootstrap_servers, client, HOSTS[client]()).run()
 
 
 @pytest.mark.java
 def test_our_members_move_to_the_consumer_protocol_of_kafka_and_back(tmp_path: Path) -> None:
     with KraftKafka(tmp_path, SETTINGS) as broker:
-        Move(broker.bootstrap_servers, "ottla", 1).run()
+        Move(broker.bootstrap_servers, "ottla", HOSTS["ottla"]()).run()
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_ten_members_move_while_their_coordinators_are_killed(tmp_path: Path, client: str) -> None:
     with BrokerCluster(tmp_path, settings_for(client) | OF_CLUSTER) as cluster:
         coordinators = Coordinators(cluster)
-        Move(cluster.bootstrap_servers, client, 3).run(partial(halting, coordinators))
+        move = Move(cluster.bootstrap_servers, client, HOSTS[client](), replicas=3)
+        move.run(partial(halting, coordinators))
     assert coordinators.kills == 2 * len(KILLED_IN)
+
+
+@pytest.mark.parametrize(
+    "release",
+    [pytest.param(name, marks=[pytest.mark.java] if name.startswith("java") else []) for name in RELEASES],
+)
+def test_members_of_a_release_move_to_the_consumer_protocol_and_back(
+    broker: BrokerProcess, release: str
+) -> None:
+    Move(broker.bootstrap_servers, release, RELEASES[release](), members=FEW_MEMBERS).run()
 
 
 @pytest.mark.parametrize("client", OLD_CLIENTS)
