@@ -53,8 +53,8 @@ async def fill(servers: str, topic: str, codec: Any) -> None:
             await producer.send(topic, value, key=key, partition=number % 3, headers=[("own", b"header")])
 
 
-async def left_by_java(servers: str, topic: str, group: str, **settings: str) -> list[Letter]:
-    """Read a topic by a Java member; return the letters of its group, by the place of their records."""
+async def left_by_java(servers: str, topic: str, group: str, version: str, **settings: str) -> list[Letter]:
+    """Read a topic by a Java member of a release; return its group's letters by place."""
     name = f"dlq.{group}"
     own = {
         "share.auto.offset.reset": "earliest",
@@ -64,7 +64,7 @@ async def left_by_java(servers: str, topic: str, group: str, **settings: str) ->
     async with Admin(servers) as admin:
         await admin.configs.alter(GROUP, group, own | settings)
     arguments = (servers, group, topic, str(COUNT * 3), str(DELIVERIES))
-    done = await asyncio.to_thread(run_program, UNACCEPTED, kafka_clients(KAFKA_4), *arguments)
+    done = await asyncio.to_thread(run_program, UNACCEPTED, kafka_clients(version), *arguments)
     assert done.strip().endswith("done")
     return await letters_in(servers, name)
 
@@ -95,14 +95,14 @@ def _place(headers: tuple[tuple[str, bytes], ...]) -> tuple[int, int]:
     return int(named["__dlq.errors.partition"]), int(named["__dlq.errors.offset"])
 
 
-async def story(servers: str, codec: str) -> dict[str, list[Letter]]:
+async def story(servers: str, codec: str, version: str) -> dict[str, list[Letter]]:
     await fill(servers, "orders", codec)
     async with Admin(servers) as admin:
         described = {}
         letters = {
-            "told": await left_by_java(servers, "orders", "told"),
+            "told": await left_by_java(servers, "orders", "told", version),
             "copied": await left_by_java(
-                servers, "orders", "copied", **{"errors.deadletterqueue.copy.record.enable": "true"}
+                servers, "orders", "copied", version, **{"errors.deadletterqueue.copy.record.enable": "true"}
             ),
         }
         for name in ("dlq.told", "dlq.copied"):
@@ -112,13 +112,16 @@ async def story(servers: str, codec: str) -> dict[str, list[Letter]]:
     return letters
 
 
-@pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_java_leaves_the_same_dead_letters_on_both_brokers(tmp_path: Path, codec: str) -> None:
+@pytest.mark.parametrize(
+    ("codec", "version"), [("none", KAFKA_4), ("lz4", KAFKA_4), ("none", "4.1.2"), ("none", "4.2.2")]
+)
+def test_java_leaves_the_same_dead_letters_on_both_brokers(tmp_path: Path, codec: str, version: str) -> None:
+    """Members know nothing of dead letters: a preview's leave the same ones."""
     with KraftKafka(tmp_path / "kafka", SETTINGS) as kafka:
-        expected = asyncio.run(story(kafka.bootstrap_servers, codec))
+        expected = asyncio.run(story(kafka.bootstrap_servers, codec, version))
 
     with BrokerProcess(tmp_path / "ottla", SETTINGS) as ottla:
-        found = asyncio.run(story(ottla.bootstrap_servers, codec))
+        found = asyncio.run(story(ottla.bootstrap_servers, codec, version))
 
     assert found == expected
     reasons = {dict(letter.headers)["__dlq.errors.message"] for letter in expected["told"]}
