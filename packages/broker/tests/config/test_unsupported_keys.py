@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import ottla.broker
 from ottla.broker.config import ConfigError, load_broker_config
 from ottla.broker.config.environment_keys import OTHER_COMMANDS
 from ottla.broker.server.cli import broker
@@ -141,7 +140,7 @@ def test_variables_of_keys_of_other_commands_and_of_kubernetes_are_fine() -> Non
 
 
 def test_the_variables_of_all_commands_are_known() -> None:
-    packages = Path(ottla.broker.__file__).parents[4]
+    packages = Path(__file__).parents[3]
     read = {
         name
         for path in packages.glob("*/src/**/*.py")
