@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.broker.cluster.concurrent_calls import READS_AT_ONCE
 from ottla.broker.cluster.partition_znodes import Assignment, Leadership
+from ottla.broker.cluster.zookeeper_session import READS_AT_ONCE
 from ottla.broker.controller.control_request_batch import ControlRequestBatch, Publish
 from ottla.broker.controller.controller_context import ControllerContext, LiveBroker, Topic
 from ottla.broker.controller.controllership import Controllership

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ottla.broker.cluster.concurrent_calls import all_of
+from ottla.broker.cluster.zookeeper_session import all_of
 from ottla.broker.quotas.clients import ControllerMutations
 from ottla.broker.requests.context import RequestContext
 from ottla.broker.requests.permissions import DELETE_TOPICS, DESCRIBE_TOPICS

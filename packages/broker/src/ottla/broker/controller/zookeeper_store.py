@@ -9,11 +9,10 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from functools import partial
 from typing import Final, TypeVar
 
-from ottla.broker.cluster.concurrent_calls import all_of
 from ottla.broker.cluster.features import UpdateRefused, log_suspended, updated
 from ottla.broker.cluster.partition_znodes import Assignment, Leadership
 from ottla.broker.cluster.placement import for_bytes, for_partitions
-from ottla.broker.cluster.zookeeper_session import RETRY_BACKOFF_S, retrying
+from ottla.broker.cluster.zookeeper_session import RETRY_BACKOFF_S, all_of, retrying
 from ottla.broker.controller.controller_context import Endpoint, LiveBroker, Topic
 from ottla.broker.controller.controllership import Controllership
 from ottla.broker.controller.events import PartitionStates, WriteFeatures, WriteResult, WriteResults
