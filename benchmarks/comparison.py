@@ -52,6 +52,8 @@ class Measured:
     command: str
     failure: str
     figures: tuple[Figure, ...]
+    machine: str = ""
+    """The machine, where it is not that of the page."""
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Measured:
@@ -82,6 +84,13 @@ PARTS = (
         "and works a while under load before what it does counts.",
         "broker_end_to_end", _only("start", "latency", "rates"),
         ("--quick", "--rounds", "2"), ("--rounds", "3"), 420, 1200,
+    ),
+    Part(
+        "protocols", "Groups, queues and transactions",
+        "A rebalance is that of the consumer protocol: members heartbeat when the broker asks them to, and "
+        "one change follows on another, as when programs are started anew one by one. What was not read are "
+        "the records of partitions without an owner, at ten a second in each.",
+        "new_protocols", (), ("--quick", "--rounds", "1"), ("--rounds", "3"), 600, 1800,
     ),
     Part(
         "producers", "Producers",
@@ -157,11 +166,14 @@ def _lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _facts(comparison: Comparison) -> Iterator[str]:
-    told = comparison.machine
-    yield f"- **Machine**: {told['processor']}, {told['cores']} cores, {told['memory']}, {told['system']}."
+    yield f"- **Machine**: {_words(comparison.machine)}."
     listed = ", ".join(f"{name} {number}" for name, number in comparison.versions.items())
     yield f"- **Versions**: {listed}."
     yield ""
+
+
+def _words(told: Mapping[str, str]) -> str:
+    return f"{told['processor']}, {told['cores']} cores, {told['memory']}, {told['system']}"
 
 
 def _section(part: Part, measured: Measured) -> Iterator[str]:
@@ -176,7 +188,8 @@ def _section(part: Part, measured: Measured) -> Iterator[str]:
     yield ""
     kind = "A quick run" if measured.is_quick else "A whole run"
     yield (
-        f"{kind} on {measured.date} UTC at commit {measured.commit}, in {measured.took_s:.0f} s; "
+        f"{kind} on {measured.date} UTC at commit {measured.commit}, in {measured.took_s:.0f} s"
+        f"{f' on {measured.machine}' if measured.machine else ''}; "
         f"the machine's load before it was {measured.load:g}."
     )
     yield ""
@@ -268,6 +281,14 @@ HEADLINES = (
         "consume 1000 B, broker's CPU", "ottla", _KAFKAS,
     ),
     Headline(
+        "A thousand consumers start in ten groups, until each has its partitions", "protocols",
+        "start: stable after", "ottla", _KAFKAS,
+    ),
+    Headline(
+        "Records a second through a queue with a hundred consumers", "protocols", "read and accepted",
+        "ottla", _KAFKAS,
+    ),
+    Headline(
         "Processor time of a client to send a million records with keys", "producers",
         "client's CPU per million", "ottla await send(key) (asyncio)",
         (("confluent-kafka", "confluent produce(key, on_delivery)"),
@@ -306,10 +327,13 @@ def headlines(comparison: Comparison) -> list[str]:
     busy = any(part.load > MOST_LOAD for part in comparison.parts)
     how = ", which was busy with other work" if busy else ""
     told = comparison.machine
+    machines = f"{told['cores']} cores of {told['processor']}"
+    if any(part.machine for part in comparison.parts):
+        machines = "more than one machine"
     return [
         _row(("What", "Ottla", "Others")), "|---|---|---|", *map(_row, rows), "",
-        f"`{COMMAND}` measured this on {dates[-1] if dates else 'no day'}, on {told['cores']} cores of "
-        f"{told['processor']}{how}: [every figure, its spread and its command](reference/measured.md).",
+        f"`{COMMAND}` measured this on {dates[-1] if dates else 'no day'}, on {machines}"
+        f"{how}: [every figure, its spread and its command](reference/measured.md).",
     ]  # fmt: skip
 
 
@@ -343,6 +367,9 @@ def with_headlines(page: str, comparison: Comparison) -> str:
 
 
 def merged(before: Comparison | None, after: Comparison) -> Comparison:
-    """Add parts that were measured before and not now, in the order of the page."""
-    found = {part.name: part for part in (*(before.parts if before else ()), *after.parts)}
+    """Add parts that were measured before and not now, in the order of the page, with their machine."""
+    earlier = before.parts if before else ()
+    if before is not None and before.machine != after.machine:
+        earlier = tuple(replace(part, machine=part.machine or _words(before.machine)) for part in earlier)
+    found = {part.name: part for part in (*earlier, *after.parts)}
     return replace(after, parts=tuple(found[part.name] for part in PARTS if part.name in found))

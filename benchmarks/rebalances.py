@@ -5,7 +5,8 @@ of its own, as a broker answers the requests of one connection one after the oth
 answer says: it gives up only what is revoked, takes what is assigned, and confirms it with another heartbeat.
 The next one comes after the interval that the answer names, as with every client. Both brokers have the
 interval that they have by themselves, 5 s; so the time until a group is stable is that of the broker, and of
-the intervals that it names.
+the intervals that it names. One change follows on another, as when programs are started anew one by one: of
+the first one a group at rest hears after 5 s on any broker.
 
 A group is stable once its members are in one epoch, have each partition once, and none has two more than
 another. Meanwhile the partitions that nobody has are not read; how long, summed up, times a rate gives the

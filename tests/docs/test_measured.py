@@ -138,6 +138,20 @@ def test_one_part_that_is_measured_again_keeps_the_others_in_their_order() -> No
     ]  # fmt: skip
 
 
+def test_a_part_that_was_measured_on_another_machine_names_it() -> None:
+    before = replace(COMPARISON, parts=(MEASURED, replace(MEASURED, name="spark")))
+    again = replace(MEASURED, date="2026-02-02 10:00")
+    other = {**COMPARISON.machine, "processor": "Q"}
+
+    found = merged(before, replace(COMPARISON, machine=other, parts=(again,)))
+
+    assert [part.machine for part in found.parts] == ["", "P, 2 cores, 4 GiB, Linux 6"]
+    page = render(found)
+    assert "- **Machine**: Q, 2 cores, 4 GiB, Linux 6." in page
+    assert "in 61 s on P, 2 cores, 4 GiB, Linux 6; the machine's load" in page
+    assert "on more than one machine: " in headlines(found)[-1]
+
+
 def test_a_first_page_without_the_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="needs the lines"):
         with_headlines("# Ottla\n", COMPARISON)
