@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,15 @@ def test_the_words_of_this_run_alone_are_read(tmp_path: Path) -> None:
     assert last_words(log, begin) == "Error: newest"
 
 
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """SIGHUP as a terminal gives it to its processes, where the tests run under nohup too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups")
 def test_a_hangup_stops_a_broker_in_order(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
     broker.start()
