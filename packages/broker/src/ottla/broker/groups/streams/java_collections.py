@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
 from ottla.broker.coordinators.coordinator_partitions import java_string_hash
+from ottla.broker.runtime.loop_budget import at_once, slices
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -19,14 +20,24 @@ def hash_map_order(keys: Iterable[str], capacity: int = DEFAULT_CAPACITY) -> lis
 
     A bucket that has become a tree, which takes eight collisions, is not considered.
     """
-    inserted = list(keys)
-    return _by_bucket(inserted, _buckets(len(inserted), capacity))
+    return at_once(hash_map_order_of_many(keys, capacity))
 
 
-def computed_map_order(keys: Iterable[str], capacity: int) -> list[str]:
-    """Return keys that `computeIfAbsent` has put: it puts them first in their bucket, and grows later."""
+def hash_map_order_of_many(
+    keys: Iterable[str], capacity: int = DEFAULT_CAPACITY
+) -> Generator[None, None, list[str]]:
+    """Return the same as `hash_map_order`, in steps."""
     inserted = list(keys)
-    return _by_bucket(inserted[::-1], _buckets(len(inserted) - 1, capacity))
+    return (yield from _by_bucket(inserted, _buckets(len(inserted), capacity)))
+
+
+def computed_map_order(keys: Iterable[str], capacity: int) -> Generator[None, None, list[str]]:
+    """Return keys that `computeIfAbsent` has put: it puts them first in their bucket, and grows later.
+
+    It is done in steps.
+    """
+    inserted = list(keys)
+    return (yield from _by_bucket(inserted[::-1], _buckets(len(inserted) - 1, capacity)))
 
 
 def _buckets(size: int, capacity: int) -> int:
@@ -36,8 +47,14 @@ def _buckets(size: int, capacity: int) -> int:
     return buckets
 
 
-def _by_bucket(keys: list[str], buckets: int) -> list[str]:
-    return sorted(keys, key=lambda key: _spread(java_string_hash(key)) & (buckets - 1))
+def _by_bucket(keys: list[str], buckets: int) -> Generator[None, None, list[str]]:
+    if len(keys) < 2:
+        return keys
+    bucket_of: list[int] = []
+    for some in slices(keys):
+        bucket_of += [_spread(java_string_hash(key)) & (buckets - 1) for key in some]
+        yield
+    return [keys[index] for index in sorted(range(len(keys)), key=bucket_of.__getitem__)]
 
 
 def _spread(value: int) -> int:

@@ -12,9 +12,14 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from ottla.broker.groups.streams.java_collections import BinaryHeap, computed_map_order, hash_map_order
+from ottla.broker.groups.streams.java_collections import (
+    BinaryHeap,
+    computed_map_order,
+    hash_map_order,
+    hash_map_order_of_many,
+)
 from ottla.broker.groups.streams.tasks import NO_SETS, TaskId, Tasks, TaskSets
-from ottla.broker.runtime.loop_budget import SLICE
+from ottla.broker.runtime.loop_budget import SLICE, slices
 from ottla.zookeeper.frozen_classes import frozen
 
 TaskOffsets: TypeAlias = Mapping[str, Mapping[int, int]]
@@ -61,7 +66,7 @@ def assign(
     yield from assignment.assign_active(_task_ids(subtopologies, only_stateful=False))
     if standby_replicas > 0:
         yield from assignment.assign_standbys(_task_ids(subtopologies, only_stateful=True))
-    return assignment.result()
+    return (yield from assignment.result())
 
 
 def _task_ids(subtopologies: Mapping[str, AssignedSubtopology], *, only_stateful: bool) -> Iterator[TaskId]:
@@ -163,7 +168,6 @@ class _Assignment:
         standby_replicas: int,
     ) -> None:
         self._members = members
-        self._member_ids = hash_map_order(members)
         self._standby_replicas = standby_replicas
         active = sum(subtopology.tasks for subtopology in subtopologies.values())
         stateful = sum(subtopology.tasks for subtopology in subtopologies.values() if subtopology.is_stateful)
@@ -180,7 +184,8 @@ class _Assignment:
         """Note the processes, and what their members run and store."""
         by_process: dict[str, list[str]] = {}
         have_state: dict[TaskId, list[_StateOfTask]] = defaultdict(list)
-        for member_id in self._member_ids:
+        member_ids = yield from hash_map_order_of_many(self._members)
+        for member_id in member_ids:
             member = self._members[member_id]
             by_process.setdefault(member.process_id, []).append(member_id)
             for name, partitions in member.active.items():
@@ -188,20 +193,24 @@ class _Assignment:
             for task, state in _states_of(member_id, member):
                 have_state[task].append(state)
             yield
-        for process_id in computed_map_order(by_process, len(self._members)):
-            self._processes[process_id] = _Process(by_process[process_id])
+        process_ids = yield from computed_map_order(by_process, len(self._members))
+        for some in slices(process_ids):
+            for process_id in some:
+                self._processes[process_id] = _Process(by_process[process_id])
+            yield
         for task, states in have_state.items():
             states.sort(key=_best_first)
             self._have_state[task] = [state.member_id for state in states]
 
-    def result(self) -> dict[str, Tasks]:
+    def result(self) -> Steps:
         """Return the tasks of each member."""
-        return {
-            member_id: Tasks(
-                _frozen_sets(self._active.get(member_id)), _frozen_sets(self._standby.get(member_id))
-            )
-            for member_id in self._members
-        }
+        tasks: dict[str, Tasks] = {}
+        for some in slices(self._members):
+            for member_id in some:
+                active, standby = self._active.get(member_id), self._standby.get(member_id)
+                tasks[member_id] = Tasks(_frozen_sets(active), _frozen_sets(standby))
+            yield
+        return tasks
 
     # ---- active tasks
 
