@@ -74,8 +74,10 @@ def refuse_upgrade(group: Group, policy: str, most: int) -> None:
         why = "online upgrade is disabled"
     elif group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         why = "the group does not use the consumer embedded protocol"
-    elif group.member_count > min(most, MOST_MEMBERS):
+    elif group.member_count > most:
         why = "the group size exceeds the consumer group maximum size"
+    elif group.member_count > MOST_MEMBERS:
+        why = f"it has {group.member_count} members, and at most {MOST_MEMBERS} move while they run"
     if why is not None:
         name = group.group_id
         raise GroupIdNotFound(f"Cannot upgrade classic group {name} to consumer group because {why}.")

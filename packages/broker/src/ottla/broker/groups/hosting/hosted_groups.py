@@ -53,6 +53,7 @@ from ottla.broker.groups.records import (
     OffsetRecord,
     encode_in_steps,
 )
+from ottla.broker.runtime.log_lines import LimitedWarnings
 from ottla.broker.runtime.loop_budget import LONG, LoopBudget, StepQueue, Turn
 from ottla.protocol.errors import (
     CoordinatorNotAvailable,
@@ -127,6 +128,7 @@ class HostedGroups:
             environment=environment,
             tasks=tasks,
         )
+        self._not_moved = LimitedWarnings(log, clock.monotonic_ms)
         self._ended_early: dict[GroupPartition, list[tuple[int, bool]]] = {}
         """Transactions that ended while their partition was loaded: producer id, and whether it commits."""
         self._deleted_early: dict[GroupPartition, set[TopicPartition]] = {}
@@ -224,12 +226,20 @@ class HostedGroups:
         if hosted.classic is None or kind is GroupKind.SHARE:
             return None
         if not hosted.group.is_empty:
-            make = self._kinds[kind]
-            return (
-                make.successor_of(hosted.classic, self._surroundings) if isinstance(make, GroupOf) else None
-            )
+            return self._moved(hosted.classic, kind)
         successor = self._new_group(kind, str(hosted))
         return None if successor is None else (successor, ())
+
+    def _moved(self, group: Group, kind: GroupKind) -> tuple[HostableGroup, Sequence[KindRecord]] | None:
+        make = self._kinds[kind]
+        if not isinstance(make, GroupOf):
+            return None
+        try:
+            return make.successor_of(group, self._surroundings)
+        except GroupIdNotFound as refusal:
+            facts = {"group": group.group_id, "reason": str(refusal)}
+            self._not_moved.warn(group.group_id, "group stays classic", extra=facts)
+            raise
 
     def make_classic(self, hosted: HostedGroup) -> None:
         """Replace an empty group of a kind whose members may also be classic ones."""
