@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -116,9 +117,24 @@ def largest_rss_mib(pid: int) -> float:
     raise AssertionError("the broker is gone")
 
 
-def cost_of(made: MadeAttack, folder: Path) -> Cost:
+@contextlib.contextmanager
+def killed_after(broker: MeasuredBroker, nice: int | None) -> Iterator[MeasuredBroker]:
+    """Start a broker, with this priority if one is given, and kill it in the end.
+
+    Some attacks leave work behind that a clean stop would wait for; one that fails is to tell why it did.
+    """
+    broker.start()
+    try:
+        if nice is not None:
+            os.setpriority(os.PRIO_PROCESS, broker.pid, nice)  # of the thread with the loop
+        yield broker
+    finally:
+        broker.kill()
+
+
+def cost_of(made: MadeAttack, folder: Path, nice: int | None = None) -> Cost:
     """Run one attack on a new broker. Raises AssertionError when it succeeds."""
-    with made.broker(folder) as broker:
+    with killed_after(made.broker(folder), nice) as broker:
         with probed(broker.port) as times:
             time.sleep(1)
             began_s = time.monotonic()
@@ -130,12 +146,11 @@ def cost_of(made: MadeAttack, folder: Path) -> Cost:
             raise AssertionError("the well-behaved client was given no answer")
         p99 = produced[min(len(produced) - 1, int(len(produced) * 0.99))]
         rss_mib = largest_rss_mib(broker.pid)
-        broker.kill()  # some attacks leave work behind that a clean stop would wait for
         is_secured = made.broker is not MeasuredBroker
         return Cost(rss_mib, max(answers), turns, is_secured, p99, broker.longest_stacks_since(began_s))
 
 
-def run(folder: Path, wanted: str, *, with_times: bool) -> list[str]:
+def run(folder: Path, wanted: str, *, with_times: bool, nice: int | None = None) -> list[str]:
     """Run the attacks whose names contain `wanted`; print a row for each, and return what went wrong."""
     wrong: list[str] = []
     print(f"  {'attack':<62} {'memory':>9} {'stall':>10} {'turn':>15} {'p99':>9}")
@@ -143,7 +158,7 @@ def run(folder: Path, wanted: str, *, with_times: bool) -> list[str]:
         if wanted.lower() not in name.lower():
             continue
         try:
-            cost = cost_of(made, folder / str(number))
+            cost = cost_of(made, folder / str(number), nice)
         except (AssertionError, OSError, BrokerFailed, ExceptionGroup) as failure:
             error: Exception = failure
             while isinstance(error, ExceptionGroup):

@@ -255,6 +255,9 @@ def main() -> int:
         "--ignore-times", action="store_true", help="fail for memory and answers only: the machine is busy"
     )
     parser.add_argument(
+        "--broker-nice", type=int, metavar="N", help="the priority of an attacked broker on a busy machine"
+    )
+    parser.add_argument(
         "--secure",
         choices=["before", "after"],
         help="send the frames to a broker with logins, before or after a login",
@@ -264,7 +267,12 @@ def main() -> int:
         if options.attacks is not None:
             for module in ATTACKS:
                 importlib.import_module(module)
-            wrong = attack_costs.run(Path(folder), options.attacks, with_times=not options.ignore_times)
+            wrong = attack_costs.run(
+                Path(folder),
+                options.attacks,
+                with_times=not options.ignore_times,
+                nice=options.broker_nice,
+            )
         elif options.secure is not None:
             run_secured = before_login if options.secure == "before" else after_login
             wrong = run_secured(Path(folder), options.frames, options.seed)

@@ -50,14 +50,20 @@ SHARE_MEMBERS: Final = 1_000
 """No share group may have more."""
 TOPICS: Final = 2_000
 LINKS: Final = 20
-SESSION_MS: Final = 60_000
-BOUND_S: Final = 400.0
+SESSION_MS: Final = 120_000
+"""Longer than a round of all members takes beside other work."""
+BOUND_S: Final = 900.0
 SETTINGS: Final = {
     "group.share.max.size": str(SHARE_MEMBERS),
     "group.initial.rebalance.delay.ms": "1000",
     **{f"group.{kind}.min.session.timeout.ms": "1000" for kind in ("consumer", "share", "streams")},
-    **{f"group.{kind}.session.timeout.ms": str(SESSION_MS) for kind in ("consumer", "share", "streams")},
+    **{
+        f"group.{kind}.{name}": str(SESSION_MS)
+        for kind in ("consumer", "share", "streams")
+        for name in ("session.timeout.ms", "max.session.timeout.ms")
+    },
 }
+_NO_FIELD: Final = object()
 
 
 class CrowdedBroker(MeasuredBroker):
@@ -147,7 +153,7 @@ class Crowd:
 
         for _ in range(rounds):
             for number, answer in (await self.each(range(count), beat)).items():
-                if getattr(answer, "assignment", None) is None and last[number] is not None:
+                if last[number] is not None and getattr(answer, "assignment", _NO_FIELD) is None:
                     answer.assignment = last[number].assignment
                 last[number] = answer
 
