@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Generator
-from typing import Any
+from typing import Any, ClassVar
+from uuid import UUID
 
 import pytest
 
@@ -52,6 +53,41 @@ def test_an_assignment_is_made_in_short_steps(name: str, alike: bool) -> None:
     assigned = in_short_steps(ASSIGNORS[name](group))
 
     assert sum(len(indexes) for parts in assigned.values() for indexes in parts.values()) == 20 * TOPICS
+
+
+class Compared(UUID):
+    """The id of a topic that counts its comparisons, each a call in Python."""
+
+    count: ClassVar[int] = 0
+
+    def __lt__(self, other: object) -> bool:
+        Compared.count += 1
+        return super().__lt__(other)  # type: ignore[operator]
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_thousands_of_topics_are_put_in_order_by_numbers_which_compare_fast(alike: bool) -> None:
+    chance = random.Random(5)
+    topics = [Compared(int=chance.getrandbits(128)) for _ in range(2 * TOPICS)]
+    members = {
+        f"m{number}": MemberSpec(frozenset(topics if alike else topics[number:])) for number in range(20)
+    }
+    group = GroupSpec(members, dict.fromkeys(topics, 5), is_homogeneous=alike)
+    Compared.count = 0
+
+    assigned = at_once(ASSIGNORS["uniform"](group))
+    has = {name: member._replace(assigned=assigned[name]) for name, member in members.items()}
+    again = at_once(ASSIGNORS["uniform"](group._replace(members=has)))
+
+    assert again == assigned
+    assert Compared.count <= 2 * len(topics)
 
 
 @pytest.mark.parametrize("name", ["uniform", "range"])

@@ -190,6 +190,17 @@ def test_the_state_of_a_group_is_known_without_a_walk_over_its_members() -> None
 # ---- expressions
 
 
+def test_members_that_read_a_topic_keep_its_name_once() -> None:
+    group = ConsumerDriver().consumers
+    for number in range(2):
+        topics = frozenset({"".join(["a", " topic"])})
+        group.replay(member_record("g", ConsumerMember(member_id=f"m{number}", topics=topics)))
+
+    first, second = ([*member.topics] for member in group.members.values())
+
+    assert first[0] is second[0]
+
+
 def test_expressions_that_match_the_same_topics_keep_them_once_also_after_a_load() -> None:
     driver = ConsumerDriver({f"t{number}": 1 for number in range(50)})
     for number in range(20):

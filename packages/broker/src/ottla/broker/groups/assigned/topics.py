@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 _HASH_BYTES: Final = 8
 _MODULUS: Final = 1 << 64
+
+
+def kept_once(names: Iterable[str]) -> frozenset[str]:
+    """Return the names of topics that a member reads; each is in memory once for all its readers."""
+    return frozenset(map(sys.intern, names))
 
 
 class GroupTopics:

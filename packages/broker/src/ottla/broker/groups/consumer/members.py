@@ -7,6 +7,7 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
+from ottla.broker.groups.assigned.topics import kept_once
 from ottla.broker.groups.kinds import KindRecord, tombstones_of_member
 from ottla.protocol.stored_groups import (
     AssignedTopicPartitions,
@@ -163,7 +164,7 @@ def with_metadata(member: ConsumerMember, value: ConsumerGroupMemberMetadataValu
         rack_id=value.rack_id,
         client_id=value.client_id,
         client_host=value.client_host,
-        topics=frozenset(value.subscribed_topic_names),
+        topics=kept_once(value.subscribed_topic_names),
         expression=value.subscribed_topic_regex or "",
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         assignor=value.server_assignor,

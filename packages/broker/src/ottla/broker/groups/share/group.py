@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.coordinators.timers import Deadlines
 from ottla.broker.groups.assigned.assignors import AssignmentPart, in_parts
-from ottla.broker.groups.assigned.topics import GroupTopics
+from ottla.broker.groups.assigned.topics import GroupTopics, kept_once
 from ottla.broker.groups.early_heartbeats import GroupMotion
 from ottla.broker.groups.kinds import (
     ExpiryRule,
@@ -457,7 +457,7 @@ class ShareGroup:
                 rack_id=value.rack_id,
                 client_id=value.client_id,
                 client_host=value.client_host,
-                topics=frozenset(value.subscribed_topic_names),
+                topics=kept_once(value.subscribed_topic_names),
             )
         if self._coverage.read(before, self.members.get(member_id)):
             self.partitions.readers_changed()
