@@ -235,3 +235,41 @@ def test_clients_and_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(clients) == 3
     assert len(list(filter(None, clients.samples(11)))) == 4
     assert clients.dropped_samples > 0
+
+
+def test_the_text_of_all_names_is_bounded_until_clients_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CHARACTERS", 10_000)
+    clients, connection = Clients(MAX_BYTES), Connection()
+
+    def push(number: int) -> Client:
+        client = clients.get(UUID(int=100 + number), FACTS, connection, number)
+        names = [MetricName("g", "t", "n", ((str(index), "x" * 200),)) for index in range(10)]
+        at_once(clients.measured(client, [Measured(name, 1.0, False) for name in names]))
+        return client
+
+    for number in range(10):
+        client = push(number)
+
+    assert not client.values, "nothing more has room"
+    kept = [name for name, _ in filter(None, clients.samples(11))]
+    assert sum(len(text) == 200 for name in kept for _, text in name.tags) == 49
+    assert clients.dropped_samples == 51
+
+    connection.is_gone = True
+    assert list(filter(None, clients.samples(12))) == []
+    connection.is_gone = False
+
+    assert len(push(11).values) == 10
+
+
+def test_names_that_a_client_pushes_no_more_give_their_room_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_OF_CLIENT", 10)
+    monkeypatch.setattr(module, "MOST_CHARACTERS", 10_000)
+    world = World()
+    client = world.get(0)
+
+    for push in range(20):
+        names = [MetricName("g", "t", f"{push}-{number}", (("a", "x" * 400),)) for number in range(10)]
+        at_once(world.clients.measured(client, [Measured(name, 1.0, False) for name in names]))
+
+        assert [*client.values] == names

@@ -50,6 +50,8 @@ _STEP: Final = 500
 """Values that are noted at once: about a millisecond."""
 MOST_SAMPLES: Final = 200_000
 """Values of all clients together; further ones are dropped until others go."""
+MOST_CHARACTERS: Final = 64 << 20
+"""Characters of the names and labels of all values: 335 of each, where 16 labels of one may have 6,400."""
 EXPIRE_MS: Final = 60_000
 _NEVER: Final = float("-inf")
 _FORGIVEN: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
@@ -79,6 +81,7 @@ class Client:
     """One client instance."""
 
     __slots__ = (
+        "characters",
         "connection",
         "facts",
         "id",
@@ -107,6 +110,8 @@ class Client:
         self.last_error = ErrorCode.NONE
         self.values: dict[MetricName, float] = {}
         """Those that were pushed last stand last."""
+        self.characters = 0
+        """Those of the names of the values."""
 
     def subscribe(self, subscriptions: Iterable[Subscription], version: int) -> None:
         """Take the subscriptions that match this client, as those of a client that has not asked yet."""
@@ -155,6 +160,7 @@ class Clients:
         self.dropped_samples = 0
         self._clients: OrderedDict[UUID, Client] = OrderedDict()
         self._samples = 0
+        self._characters = 0
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -227,7 +233,9 @@ class Clients:
             self._drop(eldest)
 
     def _drop(self, client_id: UUID) -> None:
-        self._samples -= len(self._clients.pop(client_id).values)
+        client = self._clients.pop(client_id)
+        self._samples -= len(client.values)
+        self._characters -= client.characters
 
     # ---- values
 
@@ -241,22 +249,25 @@ class Clients:
             if self._clients.get(client.id) is not client:
                 return  # it has left while its metrics were unfolded
             for name, value, is_delta in some:
-                self._put(client.values, name, value, is_delta=is_delta)
+                self._put(client, name, value, is_delta=is_delta)
             for name in list(islice(client.values, max(0, len(client.values) - MOST_OF_CLIENT))):
                 del client.values[name]
-                self._samples -= 1
+                self._count(client, -1, name)
             yield
 
-    def _put(
-        self, values: dict[MetricName, float], name: MetricName, value: float, *, is_delta: bool
-    ) -> None:
-        before = values.pop(name, None)
+    def _put(self, client: Client, name: MetricName, value: float, *, is_delta: bool) -> None:
+        before = client.values.pop(name, None)
         if before is None:
-            if self._samples >= MOST_SAMPLES:
+            if self._samples >= MOST_SAMPLES or self._characters + _characters_of(name) > MOST_CHARACTERS:
                 self.dropped_samples += 1
                 return
-            self._samples += 1
-        values[name] = value if before is None or not is_delta else before + value
+            self._count(client, 1, name)
+        client.values[name] = value if before is None or not is_delta else before + value
+
+    def _count(self, client: Client, by: int, name: MetricName) -> None:
+        self._samples += by
+        client.characters += by * _characters_of(name)
+        self._characters += by * _characters_of(name)
 
     def samples(self, now_ms: float) -> Iterator[tuple[MetricName, float] | None]:
         """Yield the values of the clients that are there, each named after its client; None ends a step."""
@@ -272,3 +283,7 @@ class Clients:
                 if count % 100 == 0:
                     yield None
                 yield name._replace(tags=(*tags, *name.tags)), value
+
+
+def _characters_of(name: MetricName) -> int:
+    return len(name.type) + len(name.name) + sum(len(label) + len(text) for label, text in name.tags)
