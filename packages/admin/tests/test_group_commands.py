@@ -227,6 +227,19 @@ def test_the_lag_of_a_share_group_is_the_same_in_every_command(groups: ScriptedB
     assert [found["lag"] for found in (*lag, *offsets, *described)] == [0, 0, 0]
 
 
+@pytest.mark.parametrize(("start", "explained"), [(-1, True), (3, False)])
+def test_a_share_group_that_has_acknowledged_nothing_is_explained_where_it_has_no_lag(
+    groups: ScriptedBroker, start: int, explained: bool
+) -> None:
+    begin(groups, start=start, lag=-1)
+
+    done = ottla(groups, "share-group", "describe", "shared")
+    as_json = ottla(groups, "share-group", "describe", "shared", "--json")
+
+    assert ("stored with the first acknowledgement" in done.stdout.splitlines()[-1]) is explained
+    assert [row["start_offset"] for row in json.loads(as_json.stdout)] == [start if start >= 0 else None]
+
+
 def test_partitions_without_a_commit_are_counted_and_have_no_known_lag(groups: ScriptedBroker) -> None:
     groups.on(OffsetFetchRequest, lambda _: OffsetFetchResponse(topics=[]))
 

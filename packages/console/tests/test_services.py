@@ -16,6 +16,7 @@ from ottla.console.clusters.services import (
     Service,
     ServiceLogin,
     connects_of,
+    metrics_of,
     named_urls,
     registry_of,
     urls_of,
@@ -37,6 +38,8 @@ connect_urls = ["etl=http://a:8083", "etl=http://b:8083", "http://c:8083"]
 connect_token = { file = "token" }
 connect_etl_username = "etl"
 connect_etl_password = { env = "ETL_PASSWORD" }
+metrics_urls = ["https://k1:9308/metrics", "https://k2:9308", "https://k1:9308"]
+metrics_token = { file = "token" }
 """
 
 
@@ -65,6 +68,10 @@ def test_a_profile_names_services_and_where_their_secrets_are(file: Path) -> Non
     etl, other = (service.login() for service in shop.connects)
     assert etl.basic == ("etl", "hunter3")
     assert (other.basic, other.headers) == (None, {"authorization": "Bearer t0ken"})
+    assert shop.metrics is not None
+    assert shop.metrics.urls == ("https://k1:9308", "https://k2:9308")
+    assert shop.metrics.login().headers == {"authorization": "Bearer t0ken"}
+    assert "t0ken" not in repr(shop) + repr(shop.metrics.login())
 
 
 def test_clients_pass_over_the_settings_of_services(file: Path) -> None:
@@ -81,6 +88,9 @@ def test_clients_pass_over_the_settings_of_services(file: Path) -> None:
         ('schema_registry_url = "ftp://x"', "is no address of a service"),
         ('schema_registry_url = "http://user:pass@x:1"', "http://x:1 has a login in it"),
         ('connect_urls = "etl=http://"', "is no address of a service"),
+        ('metrics_token = "clear"', "in clear"),
+        ('metrics_ssl_cafile = "ca.pem"', "no metrics_url"),
+        ('metrics_urls = ["k1:9308"]', "is no address of a service"),
         ('schema_registry_urll = "http://x"', "schema_registry_urll"),
     ],
 )
@@ -96,13 +106,18 @@ def test_a_wrong_service_is_refused_in_one_line(file: Path, line: str, words: st
 
 def test_options_name_the_services_of_the_direct_cluster_alone(file: Path) -> None:
     (direct,) = clusters(
-        (), "127.0.0.1:9092", "http://127.0.0.1:8081", ("http://c:8083", "etl=http://d:8083")
-    )
+        (), "127.0.0.1:9092", "http://127.0.0.1:8081", ("http://c:8083", "etl=http://d:8083"),
+        ("http://k1:9308/metrics", "http://k2:9308"),
+    )  # fmt: skip
 
     assert direct.registry is not None
     assert [service.name for service in direct.connects] == ["connect", "etl"]
+    assert direct.metrics is not None
+    assert direct.metrics.urls == ("http://k1:9308", "http://k2:9308")
     with pytest.raises(ConsoleRefused, match="go with --bootstrap-server"):
         clusters(("shop",), None, "http://127.0.0.1:8081")
+    with pytest.raises(ConsoleRefused, match="--metrics go with --bootstrap-server"):
+        clusters(("shop",), None, pages=("http://k1:9308",))
 
 
 def test_odd_addresses_are_refused() -> None:
@@ -224,7 +239,7 @@ def test_files_and_tokens_that_cannot_be_used_are_refused(tmp_path: Path) -> Non
 def test_a_profile_without_services_has_none(tmp_path: Path) -> None:
     bare = Profile("bare", tmp_path / "p.toml", {"sasl_password": SecretSource("env", "NOT_SET")})
 
-    assert (registry_of(bare), connects_of(bare)) == (None, ())
+    assert (registry_of(bare), connects_of(bare), metrics_of(bare)) == (None, (), None)
 
 
 def test_modules_that_moved_to_the_registry_package_are_found_by_their_old_names() -> None:

@@ -6,6 +6,7 @@ No API of Kafka has this number.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import Final
 
 from ottla.protocol.topics import TopicPartition
@@ -20,12 +21,23 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 def acquired_records(page: str, group: str) -> dict[TopicPartition, int]:
     """Return how many records members of a group hold, by partition, from a page in Prometheus' format."""
-    found = {}
+    return acquired_by_group(page).get(group, {})
+
+
+def acquired_by_group(page: str) -> dict[str, dict[TopicPartition, int]]:
+    """Return how many records members of each group hold, by partition.
+
+    Raises ValueError for a page with the meter, and with labels or values that no broker writes.
+    """
+    found: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
     for line in _ACQUIRED.finditer(page):
         labels = {name: _unescaped(value) for name, value in _LABEL.findall(line["labels"])}
-        if labels.get("group") == group:
-            found[TopicPartition(labels["topic"], int(labels["partition"]))] = int(float(line["value"]))
-    return found
+        try:
+            where = TopicPartition(labels["topic"], int(labels["partition"]))
+            found[labels["group"]][where] = int(float(line["value"]))
+        except (KeyError, ValueError, OverflowError):
+            raise ValueError("the count of acquired records is not as a broker writes it") from None
+    return dict(found)
 
 
 def _unescaped(value: str) -> str:

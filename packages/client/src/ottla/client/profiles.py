@@ -11,9 +11,10 @@ A secret says where it is: in an environment variable, in a file, in the output 
 system's keyring. Names of files are relative to the folder of the TOML file.
 
 Services beside the brokers have settings of their own, which clients pass over: `schema_registry_url`,
-`connect_urls`, and with the same beginnings `..._username`, `..._password`, `..._token`, `..._ssl_cafile`,
-`..._ssl_certfile`, `..._ssl_keyfile` and `..._ssl_key_password`. `zookeeper` is where old clusters keep their
-znodes, and `zookeeper_properties` a file with the settings of its clients.
+`connect_urls`, `metrics_urls` (the metrics pages of brokers), and with the same beginnings `..._username`,
+`..._password`, `..._token`, `..._ssl_cafile`, `..._ssl_certfile`, `..._ssl_keyfile` and
+`..._ssl_key_password`. `zookeeper` is where old clusters keep their znodes, and `zookeeper_properties` a file
+with the settings of its clients.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _MISSPELLED: Final = 0.9
 """How near a variable is to the one that is meant. `OTTLA_BOOTSTRAP_SERVICE_HOST`, of Kubernetes, is not."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SERVICE_KEY: Final = re.compile(
-    r"(?:schema_registry|connect(?:_[\w-]+)?)"
+    r"(?:schema_registry|metrics|connect(?:_[\w-]+)?)"
     r"_(?:urls?|username|password|token|ssl_(?:cafile|certfile|keyfile|key_password))"
     r"|zookeeper(?:_properties)?"
 )

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     help="A Connect cluster of --bootstrap-server; profiles name theirs. Repeatable.",
 )  # fmt: skip
 @click.option(
+    "--metrics", "pages", metavar="URL", multiple=True,
+    help="A broker's metrics page, of --bootstrap-server; profiles name theirs. Repeatable.",
+)  # fmt: skip
+@click.option(
     "--listen", metavar="HOST:PORT", default="127.0.0.1:8180", show_default=True, help="Where to serve."
 )
 @click.option(
@@ -123,6 +127,7 @@ def console(
     bootstrap_server: str | None,
     registry: str | None,
     connects: tuple[str, ...],
+    pages: tuple[str, ...],
     listen: str,
     names: tuple[str, ...],
     history: str | None,
@@ -151,18 +156,16 @@ def console(
     """
     if context.invoked_subcommand is not None:
         return
-    from ottla.client.config_definition import SettingError
     from ottla.console.server import serve
-    from ottla.console.settings import ConsoleRefused
 
     try:
-        shown = clusters(profiles, bootstrap_server, registry, connects)
+        shown = clusters(profiles, bootstrap_server, registry, connects, pages)
         settings = _settings(shown, listen, names, history, rules, allow_changes, access)
         places = _places(apps, pipelines, status_token_file, status_cafile)
         settings = replace(settings, most_series=most_series, places=places)
         end = "it ends with the broker" if beside else "Ctrl-C ends the console"
         serve(settings, lambda url: click.echo(_opening(url, end, shown)), beside=beside)
-    except (ConsoleRefused, SettingError, ValueError) as error:
+    except ValueError as error:  # settings that are refused
         if beside:  # one line among those of the broker
             raise click.ClickException(f"the console does not start: {error}") from None
         raise click.UsageError(str(error)) from None
@@ -237,17 +240,18 @@ def clusters(
     bootstrap_server: str | None,
     registry: str | None = None,
     connects: tuple[str, ...] = (),
+    pages: tuple[str, ...] = (),
 ) -> tuple[ClusterSettings, ...]:
     """Return the clusters of the command's options. Raises ProfileError, ConsoleRefused."""
     from ottla.client.config import ClientConfig
     from ottla.client.profiles import read_profiles
-    from ottla.console.clusters.services import direct_services
+    from ottla.console.clusters.services import direct_metrics, direct_services
     from ottla.console.settings import ClusterSettings, ConsoleRefused, clusters_of_profiles
 
     is_direct = bootstrap_server is not None or not (profiles or read_profiles())
-    if (registry or connects) and not is_direct:
+    if (registry or connects or pages) and not is_direct:
         raise ConsoleRefused(
-            "--schema-registry and --connect go with --bootstrap-server; profiles name theirs"
+            "--schema-registry, --connect and --metrics go with --bootstrap-server; profiles name theirs"
         )
     if not is_direct and profiles:
         return clusters_of_profiles(profiles)
@@ -256,7 +260,9 @@ def clusters(
     chosen = clusters_of_profiles(profiles) if profiles else ()
     servers = bootstrap_server or DEFAULT_BOOTSTRAP
     name = servers if any(cluster.name == "local" for cluster in chosen) else "local"
-    direct = ClusterSettings(name, servers, ClientConfig, *direct_services(registry, connects))
+    direct = ClusterSettings(
+        name, servers, ClientConfig, *direct_services(registry, connects), metrics=direct_metrics(pages)
+    )
     return (direct, *chosen)
 
 

@@ -14,7 +14,7 @@ from ottla.client.config import ClientConfig
 from ottla.client.config_definition import is_loopback
 from ottla.client.profiles import Profile, ProfileError, profiles_path, read_profile, read_profiles
 from ottla.console.clusters.applications import Place
-from ottla.console.clusters.services import Service, check_services, connects_of, registry_of
+from ottla.console.clusters.services import Service, check_services, connects_of, metrics_of, registry_of
 from ottla.console.watch.rule_files import Rule, Targets
 
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -56,6 +56,8 @@ class ClusterSettings:
     """The profile that names it, as a user may look for it; "" for brokers that the command names."""
     is_secure: bool = False
     """Whether its profile asks for TLS or a login."""
+    metrics: Service | None = None
+    """The metrics pages of its brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ def _of_profile(profile: Profile) -> ClusterSettings:
         zookeeper_of(profile),
         f"profile {profile.name} of {profile.path}",
         str(protocol).upper() != "PLAINTEXT",
+        metrics_of(profile),
     )
 
 

@@ -189,6 +189,11 @@ class RestClient:
         assert failure is not None
         raise failure
 
+    async def get_text(self, url: str, path: str) -> str:
+        """Return the answer of one instance as it is, which need not be JSON. Raises ServiceFailed."""
+        content = await self._answered("GET", url, path, {})
+        return content.decode(errors="replace")
+
     async def send(self, method: str, path: str, as_: type[T], body: object = None, **query: object) -> T:
         """Ask for a change, of the first instance that can be reached. Raises ServiceFailed.
 
@@ -204,6 +209,11 @@ class RestClient:
     async def _ask(
         self, method: str, url: str, path: str, as_: type[T], query: Mapping[str, object], body: object = None
     ) -> T:
+        return self._decoded(url, await self._answered(method, url, path, query, body), as_)
+
+    async def _answered(
+        self, method: str, url: str, path: str, query: Mapping[str, object], body: object = None
+    ) -> bytes:
         try:
             async with asyncio.timeout(self._answer_s), self._turns:
                 status, content = await self._content(method, url, path, query, body)
@@ -213,7 +223,7 @@ class RestClient:
             ) from None
         if status >= 400:
             raise self._refused(url, status, content)
-        return self._decoded(url, content, as_)
+        return content
 
     async def _content(
         self, method: str, url: str, path: str, query: Mapping[str, object], body: object

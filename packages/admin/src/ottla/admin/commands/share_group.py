@@ -13,11 +13,17 @@ from ottla.admin.commands.reset_offsets import reset_share_offsets
 from ottla.client.commands import cluster_options, json_option, show
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ottla.admin import Admin, MemberDescription, PartitionProgress
     from ottla.admin.groups import GroupProgress
     from ottla.protocol.topics import TopicPartition
 
 _COLUMNS = ("topic", "partition", "start offset", "end offset", "lag", "acknowledged ahead", "members")
+_NO_START = (
+    "Where the start offset is -, members have acknowledged nothing yet: it is stored with the first "
+    "acknowledgement, and until then the lag is not known."
+)
 _MEMBERS = ("client", "host", "member id", "epoch", "rack", "partitions")
 
 
@@ -82,12 +88,21 @@ def describe(
         return
     if not as_json:
         click.echo(f"Group {name}: {found.state}, epoch {found.epoch}, {len(found.members)} members")
-    if not pages:
-        show(_COLUMNS, [_row(part) for part in progress.partitions], as_json=as_json)
-        return
-    acquired = _acquired(name, pages, token_file)
-    rows = [(*_row(part), acquired.get(part.partition)) for part in progress.partitions]
-    show((*_COLUMNS, "acquired"), rows, as_json=as_json)
+    _show_partitions(progress.partitions, _acquired(name, pages, token_file) if pages else None, as_json)
+
+
+def _show_partitions(
+    parts: Sequence[PartitionProgress], acquired: Mapping[TopicPartition, int] | None, as_json: bool
+) -> None:
+    rows = [_row(part) for part in parts]
+    if acquired is None:
+        show(_COLUMNS, rows, as_json=as_json)
+    else:
+        counts = [acquired.get(part.partition) for part in parts]
+        whole = [(*row, count) for row, count in zip(rows, counts, strict=True)]
+        show((*_COLUMNS, "acquired"), whole, as_json=as_json)
+    if not as_json and any(part.offset is None for part in parts):
+        click.echo(_NO_START)
 
 
 def _member_row(member: MemberDescription) -> tuple[object, ...]:

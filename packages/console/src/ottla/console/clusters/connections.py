@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from ottla.admin import Admin, Broker, ClusterDescription, ClusterState, GroupListing, LogDir
 from ottla.admin.groups import GroupProgress, read_progress
 from ottla.admin.reassigning import CopyRates
-from ottla.console.clusters.samples import FRESH_S, NoSample, Sample, Sampled
+from ottla.console.clusters.metrics_pages import Acquired, MetricsPages
+from ottla.console.clusters.samples import FRESH_S, HIDDEN_REASON, NoSample, Sample, Sampled
 from ottla.console.connect.client import ConnectClient
 from ottla.console.logins.access import OWNER, Need, Role, Viewer, seen_progress, seen_state
 from ottla.console.records.masking import Mask, MaskRule, full_mask
@@ -61,6 +62,7 @@ class Connection:
             service.name: ConnectClient(service.name, RestClient(service, f"Connect cluster {service.name}"))
             for service in settings.connects
         }
+        self.metrics = None if settings.metrics is None else MetricsPages(settings.metrics)
         self.bootstrap_servers = settings.bootstrap_servers
         self.profile = settings.profile
         self.zookeeper = settings.zookeeper
@@ -127,6 +129,8 @@ class Connection:
         await asyncio.gather(*(service.close() for service in services))
         if self.registry is not None:
             await self.registry.close()
+        if self.metrics is not None:
+            await self.metrics.close()
 
     async def session(self) -> KazooSession:
         """Return the session with ZooKeeper. Raises ClientError."""
@@ -330,6 +334,18 @@ class ShownCluster:
             lambda admin: read_progress(admin.groups, admin.offsets, admin.topics, group),
         )
         return replace(found, value=seen_progress(self.viewer, self.name, found.value))
+
+    async def acquired(self) -> Acquired | None:
+        """Return the records that members of share groups hold; None where no metrics page is named.
+
+        Raises NoSample. It has all groups: a page shows those that its viewer may see.
+        """
+        if (pages := self._connection.metrics) is None:
+            return None
+        found = (await self.ask_service(("acquired",), pages.acquired)).value
+        if self.may() or not found.failures:
+            return found
+        return replace(found, failures=(HIDDEN_REASON,))
 
     @property
     def has_zookeeper(self) -> bool:

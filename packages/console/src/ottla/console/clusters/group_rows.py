@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ottla.admin import GroupListing, MemberDescription
 from ottla.admin.groups import GroupProgress, PartitionProgress
+from ottla.console.clusters.metrics_pages import GroupAcquired
 from ottla.console.web.formats import at_most, count
 from ottla.protocol.topics import TopicPartition
 
@@ -27,6 +28,8 @@ class GroupRow:
     unknown: int = 0
     """Partitions with a commit whose end is not known: `lag` is that of the others."""
     failure: str = ""
+    acquired: GroupAcquired | None = None
+    """The records that its members hold, of a share group."""
 
 
 def group_row(listing: GroupListing, progress: GroupProgress | None, failure: str = "") -> GroupRow:

@@ -1,4 +1,4 @@
-"""Services beside the brokers: a schema registry and clusters of Kafka Connect, as profiles name them.
+"""Services of a cluster as profiles name them: a registry, clusters of Kafka Connect, pages of metrics.
 
 The addresses are read when the console starts; secrets are, when a service is first asked.
 """
@@ -15,15 +15,20 @@ from ottla.registry.rest import Service, ServiceLogin, checked_url, urls_of
 
 REGISTRY: Final = "schema_registry"
 CONNECT: Final = "connect"
+METRICS: Final = "metrics"
+_METRICS_NAME: Final = "metrics page"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 __all__ = [
     "CONNECT",
+    "METRICS",
     "REGISTRY",
     "Service",
     "ServiceLogin",
     "check_services",
     "connects_of",
+    "direct_metrics",
     "direct_services",
+    "metrics_of",
     "named_urls",
     "registry_of",
     "urls_of",
@@ -49,6 +54,25 @@ def connects_of(profile: Profile) -> tuple[Service, ...]:
     )
 
 
+def metrics_of(profile: Profile) -> Service | None:
+    """Return the metrics pages of a profile's brokers. Raises SettingError."""
+    given = _text(profile, f"{METRICS}_urls") or _text(profile, f"{METRICS}_url")
+    if given is None:
+        return None
+    return Service(_METRICS_NAME, _pages(given), lambda: _login(profile, (METRICS,)))
+
+
+def direct_metrics(pages: Iterable[str]) -> Service | None:
+    """Return the metrics pages that options of the command name, which need no login. Raises SettingError."""
+    given = ",".join(pages)
+    return Service(_METRICS_NAME, _pages(given)) if given else None
+
+
+def _pages(text: str) -> tuple[str, ...]:
+    """Return the addresses of pages without `/metrics`, which users may write or leave out."""
+    return tuple(dict.fromkeys(url.removesuffix("/metrics") for url in urls_of(text)))
+
+
 def direct_services(
     registry: str | None, connects: Iterable[str]
 ) -> tuple[Service | None, tuple[Service, ...]]:
@@ -61,7 +85,7 @@ def direct_services(
 def check_services(profile: Profile) -> None:
     """Check that settings of services name one that has an address. Raises SettingError."""
     keys = [key for key in profile.settings if is_of_service(key)]
-    for prefix in (REGISTRY, CONNECT):
+    for prefix in (REGISTRY, CONNECT, METRICS):
         own = [key for key in keys if _flat(key).startswith(f"{prefix}_")]
         if own and not any(_flat(key) in (f"{prefix}_url", f"{prefix}_urls") for key in own):
             raise SettingError(f"profile {profile.name!r} has {own[0]}, and no {prefix}_url")

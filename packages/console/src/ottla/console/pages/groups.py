@@ -27,6 +27,7 @@ from ottla.console.clusters.group_rows import (
     uncommitted,
     unknown_ends,
 )
+from ottla.console.clusters.metrics_pages import Acquired, group_acquired
 from ottla.console.clusters.samples import NoSample, Sample
 from ottla.console.pages import of_cluster, respond
 from ottla.console.pages.watched import lag_points, watched_of
@@ -41,6 +42,8 @@ MOST_WAITS: Final = 20
 """Partitions whose oldest unread record is read: those that lag most."""
 ZOOKEEPER: Final = "zookeeper"
 """The type of groups whose members are znodes, as it stands in addresses."""
+SHARE: Final = "share"
+"""The type of groups whose members acquire records one by one."""
 SOON_S: Final = 2.0
 """How long the list waits for the lag of its groups; those that come later are there at the next look."""
 
@@ -64,6 +67,7 @@ async def groups(request: Request, cluster: ShownCluster) -> Response:
         chosen.sort(key=lambda group: lags.get(group.name) or -1, reverse=view.descending)
     listed = page_of(chosen, view.page, GROUP_ROWS)
     rows = await asyncio.gather(*(_row(cluster, listing) for listing in listed.rows))
+    has_share = any(row.type == SHARE for row in rows)
     return respond(
         request,
         "groups",
@@ -78,6 +82,9 @@ async def groups(request: Request, cluster: ShownCluster) -> Response:
         old_failure=old_failure,
         page=Page(rows, listed.total, listed.number, listed.last),
         unread_s={} if latest is None else latest.look.time_lags_s,
+        has_share=has_share,
+        acquired=await _acquired(cluster) if has_share else None,
+        is_whole=all(row.acquired is None or row.acquired.is_whole for row in rows),
     )
 
 
@@ -102,7 +109,21 @@ async def _row(cluster: ShownCluster, listing: GroupListing) -> GroupRow:
         return group_row(listing, None, str(error))
     except TimeoutError:
         return group_row(listing, None, "its coordinator has not answered yet")
-    return group_row(listing, progress.value, progress.failure)
+    row = group_row(listing, progress.value, progress.failure)
+    if row.type != SHARE:
+        return row
+    return replace(row, acquired=group_acquired(progress.value, await _acquired(cluster)))
+
+
+async def _acquired(cluster: ShownCluster) -> Acquired | None:
+    """Return what members of share groups hold, or why that is not known; None where no page is named."""
+    try:
+        async with asyncio.timeout(SOON_S):
+            return await cluster.acquired()
+    except NoSample as error:
+        return Acquired({}, (str(error),))
+    except TimeoutError:
+        return Acquired({}, ("the metrics pages have not answered yet",))
 
 
 @of_cluster
@@ -119,6 +140,8 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
     since_s, found = behind_since(points, lag or 0), trend(points, now_s)
     pace = UNKNOWN if last is None else last.pace(progress, now_s)
     held = await _held(cluster, progress)
+    is_share = progress.description.type == SHARE
+    acquired = await _acquired(cluster) if is_share else None
     return respond(
         request,
         "group",
@@ -127,6 +150,9 @@ async def group(request: Request, cluster: ShownCluster) -> Response:
         sample=sample,
         group=progress.description,
         progress=progress,
+        is_share=is_share,
+        acquired=acquired,
+        in_hand=group_acquired(progress, acquired),
         is_old=is_old,
         lag_per_s={} if last is None or is_old else last.lag_per_s.get(name, {}),
         read_per_s=None if last is None else last.committed_per_s.get(name),
