@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import urllib.error
+import urllib.request
 from collections import Counter
 from typing import Any, Final
 from uuid import UUID
 
 from connections import resident_bytes
-from group_attacks import LINKS, Crowd, crowd
+from group_attacks import BOUND_S, LINKS, Crowd, crowd
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Gauge,
@@ -19,6 +22,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from ottla.broker.testing import BrokerProcess
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.configs import (
     IncrementalAlterableConfig,
@@ -70,6 +74,15 @@ def attribute(key: str, text: str = "x") -> KeyValue:
     return KeyValue(key=key, value=AnyValue(string_value=text))
 
 
+def page_of(broker: BrokerProcess) -> str:
+    """Ask for the page of metrics; return its size, or the status if it was not made in time."""
+    try:
+        with urllib.request.urlopen(broker.metrics_url, timeout=BOUND_S) as answer:
+            return f"a page of {len(answer.read()) >> 20} MiB"
+    except urllib.error.HTTPError as refusal:
+        return f"no page ({refusal.code})"
+
+
 @crowd("metrics of 10,000 clients: each has new names with each push", metrics_port="0")
 async def endless_names(members: Crowd) -> None:
     await subscribe(members)
@@ -83,7 +96,8 @@ async def endless_names(members: Crowd) -> None:
 
     found = Counter((await members.each(range(INSTANCES), one)).values())
     assert found.keys() <= {ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED}, found
-    print(f"    {found[ErrorCode.NONE]:,} pushes: {resident_bytes(members.broker.pid) >> 20} MiB")
+    page = await asyncio.to_thread(page_of, members.broker)
+    print(f"    {found[ErrorCode.NONE]:,} pushes: {resident_bytes(members.broker.pid) >> 20} MiB, {page}")
 
 
 @crowd("metrics that expand a thousand times, in each compression and without one", metrics_port="0")

@@ -55,7 +55,8 @@ async def render(snapshot: Snapshot, turn: Turn) -> bytes:
     On a thread of its own it would take the interpreter from the event loop for 5 ms at a time.
     """
     chunks: list[bytes] = []
-    for title, samples in _families(snapshot).items():
+    families = await _families(snapshot, turn)
+    for title, samples in families.items():
         for begin in range(0, len(samples), SAMPLES_PER_SLICE):
             text = _rendered(title, samples[begin : begin + SAMPLES_PER_SLICE])
             chunks.append(text if begin == 0 else _without_head(text))
@@ -63,10 +64,12 @@ async def render(snapshot: Snapshot, turn: Turn) -> bytes:
     return b"".join(chunks)
 
 
-def _families(snapshot: Snapshot) -> dict[str, list[Sample]]:
-    """Group samples by their name; of one name all have the kind of the first."""
+async def _families(snapshot: Snapshot, turn: Turn) -> dict[str, list[Sample]]:
+    """Group samples by their name; of one name all have the kind of the first. Yields as `render` does."""
     families: dict[str, list[Sample]] = {}
-    for sample in snapshot:
+    for number, sample in enumerate(snapshot, 1):
+        if not number % SAMPLES_PER_SLICE:
+            await turn.yield_if_spent()
         family = families.setdefault(prometheus_name(sample.name), [])
         if not family or family[0].kind == sample.kind:
             family.append(sample)
