@@ -41,6 +41,7 @@ from ottla.protocol.errors import (
     FencedLeaderEpoch,
     FencedStateEpoch,
     InvalidRequest,
+    KafkaError,
     NotCoordinator,
     UnknownTopicOrPartition,
 )
@@ -497,3 +498,52 @@ async def test_the_state_of_a_deleted_topic_goes_after_it_was_missing_twice() ->
         await now.coordinator.remove_states_of_deleted_topics()
         now.topics[TOPIC_ID] = 4
         assert now.coordinator.summary(KEY).state_epoch == 0
+
+
+@in_virtual_time
+async def test_a_write_waits_for_the_end_of_a_state_whose_topic_is_known_again() -> None:
+    async with running() as now, asyncio.TaskGroup() as tasks:
+        await now.coordinator.initialize(KEY, 1, 0)
+        now.topics.clear()
+        await now.coordinator.remove_states_of_deleted_topics()
+        now.store.hold = True
+        tasks.create_task(now.coordinator.remove_states_of_deleted_topics())
+        await asyncio.sleep(0.1)
+        now.topics[TOPIC_ID] = 4
+        late = tasks.create_task(refusal(now.coordinator.write(KEY, written(StateBatch(0, 4, ACKED, 1)))))
+        await asyncio.sleep(0.1)
+
+        now.store.hold = False
+        now.store.release()
+
+        assert isinstance(await late, InvalidRequest), "it would be lost with the state"
+
+
+@in_virtual_time
+async def test_a_state_stays_whose_topic_is_known_again_before_its_turn_comes() -> None:
+    async with running() as now, asyncio.TaskGroup() as tasks:
+        await now.coordinator.initialize(KEY, 1, 0)
+        now.store.hold = True
+        writing = tasks.create_task(now.coordinator.write(KEY, written(StateBatch(0, 4, ACKED, 1))))
+        await asyncio.sleep(0.1)
+        now.topics.clear()
+        await now.coordinator.remove_states_of_deleted_topics()
+        removing = tasks.create_task(now.coordinator.remove_states_of_deleted_topics())
+        await asyncio.sleep(0.1)
+        now.topics[TOPIC_ID] = 4
+
+        now.store.hold = False
+        now.store.release()
+        await writing
+        await removing
+
+        assert now.coordinator.summary(KEY).batches == (StateBatch(0, 4, ACKED, 1),)
+
+
+async def refusal(request: Awaitable[None]) -> KafkaError | None:
+    """Return the error of a request, None for one that succeeds."""
+    try:
+        await request
+    except KafkaError as error:
+        return error
+    return None

@@ -331,10 +331,12 @@ class ShareCoordinator:
         async for partition, key in self._each():
             if self._partition_count(key.topic_id):
                 continue
-            if key in self._missing:
-                await self._quietly(partition, [StateRecord(key, None)])
-            else:
+            if key not in self._missing:
                 missing.add(key)
+                continue
+            async with self._in_turn(key):
+                if key in partition.state.states and not self._partition_count(key.topic_id):
+                    await self._quietly(partition, [StateRecord(key, None)])
         self._missing = missing
 
     def prune(self) -> None:
