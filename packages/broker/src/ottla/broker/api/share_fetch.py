@@ -97,7 +97,7 @@ async def handle(services: Needs, request: ShareFetchRequest, context: RequestCo
         )
     except KafkaError as error:
         if error.code in REFUSED:
-            await asyncio.sleep(max(0, request.max_wait_ms) / 1000)
+            await _wait_as_fetch(services, request.max_wait_ms)
         return ShareFetchResponse(error_code=int(error.code), error_message=str(error) or None)
     context.session.on_gone = share.connection_ended
     if context.session.is_gone:  # before this request was begun
@@ -113,6 +113,18 @@ async def handle(services: Needs, request: ShareFetchRequest, context: RequestCo
     if is_last:
         end_session(share, session)
     return await _response(fetch, results)
+
+
+async def _wait_as_fetch(services: Needs, max_wait_ms: int) -> None:
+    """Wait as a fetch without records does: the broker bounds how many wait together."""
+    if max_wait_ms <= 0:
+        return
+    over = asyncio.Event()
+    wait = services.delayed_fetches.begin(over.set, is_follower=False, at_most_ms=max_wait_ms)
+    try:
+        await over.wait()
+    finally:
+        wait.close()
 
 
 def _check(request: ShareFetchRequest) -> None:
@@ -228,8 +240,8 @@ class _Fetch:
         topic_partition = self.access.find(of)
         partition = self.services.replicas.leader(topic_partition)
         loading = self._loading.pop(of, None)
-        if loading is not None and loading.error is not None:
-            raise loading.error  # the next fetch loads it again
+        if loading is not None:
+            loading.check()  # of one that has failed: the next fetch loads it again
         hosted = self.share.partitions.find(SharePartitionKey(self.member.group_id, *of), partition)
         if hosted.core is None:
             self._loading[of] = hosted

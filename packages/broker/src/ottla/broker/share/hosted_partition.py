@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -179,11 +180,15 @@ class HostedSharePartition:
         """The state. Raises the error of a share partition that cannot serve."""
         if self.error is None and not self.leads():
             self.fail(NotLeaderOrFollower())
-        if self.error is not None:
-            raise self.error
+        self.check()
         if self.core is None:
             raise CoordinatorNotAvailable("the share partition is being loaded")
         return self.core
+
+    def check(self) -> None:
+        """Raise the error of a share partition that cannot serve."""
+        if self.error is not None:
+            raise copy(self.error)  # its traceback grows each time it is raised
 
     def leads(self) -> bool:
         """Return whether this broker leads, and has led since the state was read.
