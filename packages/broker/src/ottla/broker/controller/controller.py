@@ -31,6 +31,7 @@ from ottla.broker.controller.events import (
     Effect,
     Elected,
     Event,
+    Later,
     LeaderElected,
     ReadUncleanTopics,
     ReplyReceived,
@@ -450,6 +451,8 @@ class Controller:
                 await store.delete_topics(effect.topics)
                 for topic in effect.topics:
                     _log.info("topic deleted", extra={"topic": topic})
+            case Later():
+                self._queue.put(effect.event)
             case DropMarker():
                 await store.drop_marker(effect.topic)
             case LeaderElected():

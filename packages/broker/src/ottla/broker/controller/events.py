@@ -137,6 +137,11 @@ class UpdateFeatures:
     validate_only: bool = False
 
 
+@frozen
+class DeletionsGoOn:
+    """More topics are to be removed whose replicas are all deleted: one event removes some of them."""
+
+
 Event = (
     Elected
     | BrokersRead
@@ -152,6 +157,7 @@ Event = (
     | StatesRead
     | ReplicasFailed
     | UpdateFeatures
+    | DeletionsGoOn
 )
 
 # ---- effects and their results
@@ -212,6 +218,13 @@ class DeleteTopics:
 
 
 @frozen
+class Later:
+    """Process an event behind those that are there by now."""
+
+    event: Event
+
+
+@frozen
 class DropMarker:
     """Remove the deletion marker of a topic that does not exist."""
 
@@ -246,6 +259,7 @@ Effect = (
     | ReadUncleanTopics
     | Publish
     | DeleteTopics
+    | Later
     | DropMarker
     | LeaderElected
     | WriteFeatures

@@ -19,6 +19,7 @@ from ottla.broker.controller.events import (
     AlterReassignments,
     BalanceLeaders,
     BrokersRead,
+    DeletionsGoOn,
     DropMarker,
     Elected,
     ElectLeaders,
@@ -96,6 +97,8 @@ class Machine:
                 self._resend_leader_and_isr(event.broker_id)
             case UpdateFeatures():
                 yield from self._update_features(event, answers)
+            case DeletionsGoOn():
+                yield from self.deletion.go_on()
         # After an event of any kind: a reassignment or a deletion may have waited for it as the last one.
         yield from self._go_on()
         yield from self._flush()

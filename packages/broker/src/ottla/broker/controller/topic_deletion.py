@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Final
 
 from ottla.broker.controller.control_request_batch import ControlRequestBatch
 from ottla.broker.controller.controller_context import (
@@ -11,12 +13,14 @@ from ottla.broker.controller.controller_context import (
     Replica,
     ReplicaState,
 )
-from ottla.broker.controller.events import DeleteTopics, Steps
+from ottla.broker.controller.events import DeleteTopics, DeletionsGoOn, Later, Steps
 from ottla.broker.runtime.loop_budget import EndOfSlice
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.control_requests import StopReplicaRequest, StopReplicaResponse
 from ottla.protocol.topics import TopicPartition
 
+TOPICS_AT_ONCE: Final = 128
+"""Topics whose znodes go in one event: it takes a second, and leaders of a lost broker wait for its end."""
 _UNDER_WAY = (ReplicaState.DELETION_STARTED, ReplicaState.DELETION_SUCCESSFUL)
 
 
@@ -26,15 +30,19 @@ class Deletion:
     def __init__(self, context: ControllerContext, batch: ControlRequestBatch) -> None:
         self._context = context
         self._batch = batch
+        self._ended: dict[str, None] = {}
+        """Topics whose replicas are all deleted, and whose znodes are not, in their order."""
+        self._goes_on = False
+        """Whether an event is queued that removes more of them."""
 
     def resume(self) -> Steps[None]:
         """Start the deletion of live replicas, and finish topics whose replicas are all deleted."""
         topics = sorted(self._context.deleting)
-        waiting = {
-            topic: replicas
-            for topic in topics
-            if (replicas := [r for r in self._context.replicas_of(topic) if self._can_start(r)])
-        }
+        waiting: dict[str, list[Replica]] = {}
+        for topic in topics:
+            if replicas := [r for r in self._context.replicas_of(topic) if self._can_start(r)]:
+                waiting[topic] = replicas
+            yield EndOfSlice()
         yield from self._start(waiting)
         yield from self._finish(topics)
 
@@ -51,8 +59,14 @@ class Deletion:
                 if state.delete_partition:
                     error = response.error_code or errors.get(partition, ErrorCode.NONE)
                     self._reported((partition, broker), failed=error != ErrorCode.NONE)
+            yield EndOfSlice()
         names = self._context.deleting.intersection(topic.topic_name for topic in request.topic_states)
         yield from self._finish(sorted(names))
+
+    def go_on(self) -> Steps[None]:
+        """Remove more topics whose replicas are all deleted."""
+        self._goes_on = False
+        yield from self._remove_some()
 
     def _can_start(self, replica: Replica) -> bool:
         """Return whether a broker can be asked to delete its replica.
@@ -105,12 +119,25 @@ class Deletion:
             self._context.move_replica(*replica, outcome)
 
     def _finish(self, topics: Iterable[str]) -> Steps[None]:
-        done = tuple(topic for topic in topics if self._is_deleted(topic))
+        for topic in topics:
+            if self._is_deleted(topic):
+                self._ended[topic] = None
+            yield EndOfSlice()
+        yield from self._remove_some()
+
+    def _remove_some(self) -> Steps[None]:
+        some = list(islice(self._ended, TOPICS_AT_ONCE))
+        for topic in some:
+            del self._ended[topic]
+        done = tuple(topic for topic in some if topic in self._context.deleting and self._is_deleted(topic))
         if done:
             yield DeleteTopics(done)
         for topic in done:
             self._forget(topic)
             yield EndOfSlice()
+        if self._ended and not self._goes_on:
+            self._goes_on = True
+            yield Later(DeletionsGoOn())
 
     def _is_deleted(self, topic: str) -> bool:
         """Return whether every replica of a topic is."""
