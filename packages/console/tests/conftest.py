@@ -1,13 +1,18 @@
-"""A broker for each module of tests, and an admin client for it."""
+"""A broker for each module of tests, an admin client for it, and a console that allows changes."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
+import httpx
 import pytest
 
 from ottla.admin import Admin
 from ottla.broker.testing import BrokerProcess
+from ottla.client.config import ClientConfig
+from ottla.console.settings import ClusterSettings
+from ottla.console.testing import serving
 
 
 @pytest.fixture(scope="module")
@@ -25,3 +30,16 @@ def address(broker: BrokerProcess) -> str:
 async def admin(address: str) -> AsyncIterator[Admin]:
     async with Admin(address) as connected:
         yield connected
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "audit.jsonl"
+
+
+@pytest.fixture
+async def console(address: str, audit: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A console that allows changes; modules that need another one have their own."""
+    cluster = ClusterSettings("local", address, ClientConfig)
+    async with serving(cluster, allows_changes=True, audit=audit) as client:
+        yield client

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.console.watch.history import COARSE_S, KEPT_FOR_S, History, Point, Series
+from ottla.console.watch.history import COARSE_S, FINE_FOR_S, KEPT_FOR_S, MINUTE_S, History, Point, Series
 
 LAG = Series("local", "lag", "billing")
 NOW_S = 1_767_225_600
@@ -122,3 +122,31 @@ async def test_the_file_is_closed_behind_a_statement_that_was_given_up() -> None
         loop.call_later(0.05, release.set)
 
     assert ended == [(1,)]
+
+
+async def test_a_row_of_two_weeks_takes_at_most_thirty_bytes(tmp_path: Path) -> None:
+    kinds = ("lag", "committed", "members", "time_lag", "ends")
+    series = [Series("local", kind, f"name-{number}") for kind in kinds for number in range(6)]
+    path = tmp_path / "console.sqlite"
+    coarse = range(NOW_S - KEPT_FOR_S, NOW_S - FINE_FOR_S, COARSE_S)
+    times = [*coarse, *range(NOW_S - FINE_FOR_S, NOW_S, MINUTE_S)]
+    async with History(path) as history:
+        for at_s in times:
+            await history.add(at_s, dict.fromkeys(series, at_s * 7_919 % 1_000_003))
+        rows = await history.run(
+            lambda database: int(database.execute("SELECT count(*) FROM points").fetchone()[0])
+        )
+
+    assert rows == len(series) * len(times) == 30 * 3_312
+    assert path.stat().st_size / rows < 30
+
+
+async def test_a_history_that_is_full_leaves_a_gap(tmp_path: Path) -> None:
+    async with History(tmp_path / "console.sqlite") as history:
+        await history.add(NOW_S, {LAG: 1})
+        await history.run(lambda database: database.execute("PRAGMA max_page_count = 1"))
+        with pytest.raises(sqlite3.Error, match="full"):
+            for number in range(1_000):
+                await history.add(NOW_S + 60 * number, {Series("local", "lag", f"g{number}"): 1})
+
+        assert await history.read(LAG, 0) == [Point(NOW_S, 1, 1, 1)]

@@ -1,13 +1,16 @@
-"""A console in the process of a test, and a client for it; and alerts without the waits between looks."""
+"""A console in the process of a test, a client for it, and its forms; alerts without waits between looks."""
 
 from __future__ import annotations
 
 import asyncio
+import html
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlencode
 
 import httpx
 import uvicorn
@@ -71,6 +74,33 @@ def _with_state(app: ASGIApp, state: dict[str, object]) -> ASGIApp:
         await app({**scope, "state": dict(state)}, receive, send)
 
     return serve
+
+
+async def preview(console: httpx.AsyncClient, change: str, *, cluster: str = "local", **form: str) -> str:
+    """Return the page with the form of a change, and what the change would do."""
+    answer = await console.get(f"/c/{cluster}/change/{change}?{urlencode(form)}")
+    return answer.text
+
+
+async def do(
+    console: httpx.AsyncClient, change: str, typed: str = "", *, cluster: str = "local", **form: str
+) -> httpx.Response:
+    """Open the form of a change as a browser does, and send it."""
+    text = await preview(console, change, cluster=cluster, **form)
+    return await send(console, change, text, typed, cluster=cluster, **form)
+
+
+async def send(
+    console: httpx.AsyncClient, change: str, shown: str, typed: str = "", *, cluster: str = "local",
+    **form: str,
+) -> httpx.Response:  # fmt: skip
+    """Send the form of a preview, with the hidden fields that it has beside those of the user."""
+    hidden = dict(re.findall(r'name="(token|shown)" value="([^"]*)"', shown))
+    hidden = {name: html.unescape(value) for name, value in hidden.items()}
+    return await console.post(
+        f"/c/{cluster}/change/{change}", content=urlencode({**form, "typed": typed, **hidden}),
+        headers={"origin": ORIGIN, "content-type": "application/x-www-form-urlencoded"},
+    )  # fmt: skip
 
 
 class AlertWatch:
