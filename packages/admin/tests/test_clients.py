@@ -54,6 +54,7 @@ def test_a_page_that_is_not_there_is_one_line(url: str) -> None:
     for given, said in (
         (f"{url}/other", "404"),
         ("http://127.0.0.1:1", "/clients cannot be read: [Errno 111] Connection refused. A broker has"),
+        ("http://127.0.0.1:port", "/clients cannot be read: nonnumeric port: 'port'. A broker has"),
         ("127.0.0.1:9308", "needs a URL"),
     ):
         done = CliRunner().invoke(clients, ["--metrics", given])

@@ -36,6 +36,7 @@ def read_page(url: str, path: str, token_file: str | None) -> bytes:
     """Return a document beside the metrics of a broker. Raises click's errors, with what to change."""
     import urllib.error
     import urllib.request
+    from http.client import HTTPException
 
     address = url.rstrip("/").removesuffix("/metrics") + path
     if not address.startswith(("http://", "https://")):
@@ -51,7 +52,7 @@ def read_page(url: str, path: str, token_file: str | None) -> bytes:
         error.close()  # it is the answer, with its socket
         advice = ": give --token-file" if error.code in (401, 403) else ""
         raise click.ClickException(f"{address} answered {error.code} {error.reason}{advice}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise unreadable(address, getattr(error, "reason", error)) from None
     return found
 
