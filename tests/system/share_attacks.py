@@ -12,6 +12,7 @@ from uuid import UUID
 from connections import resident_bytes
 from group_attacks import Crowd, crowd, topic
 
+from ottla.broker.share.sessions import MAX_PARTITIONS
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -33,8 +34,9 @@ RECORDS: Final = 2_000
 MANY: Final = 100_000
 """Batches of one request, for which `request.max.elements` is raised."""
 LOCK_MS: Final = 20_000
-SESSIONS: Final = 100_000
-PARTITIONS: Final = 5
+PARTITIONS: Final = 100
+"""Of each of as many sessions as reach the bound of all together; with 5 it takes 20 times the requests."""
+SESSIONS: Final = MAX_PARTITIONS // PARTITIONS
 OFFSET_MAX: Final = 2**63 - 1
 READY_S: Final = 30.0
 
@@ -187,7 +189,8 @@ async def acknowledgements(members: Crowd) -> None:
 
 
 @crowd(
-    "100,000 share sessions of 5 partitions each, and one more", group_share_max_share_sessions=str(SESSIONS)
+    f"{SESSIONS:,} share sessions of {PARTITIONS} partitions each, and one more",
+    group_share_max_share_sessions=str(MANY),
 )
 async def sessions(members: Crowd) -> None:
     member = await ready(members, PARTITIONS)
@@ -197,9 +200,9 @@ async def sessions(members: Crowd) -> None:
         one = ShareMember(members, names[number], member.topic_id, link=link)
         return ErrorCode((await one.fetch(0, partitions=PARTITIONS)).error_code)
 
-    found = await members.each(range(SESSIONS), begin)
-    assert Counter(found.values()) == {
+    found = Counter((await members.each(range(SESSIONS), begin)).values())
+    assert found == {
         ErrorCode.NONE: SESSIONS - 1,  # the first member has one
         ErrorCode.SHARE_SESSION_LIMIT_REACHED: 1,
-    }
+    }, found
     print(f"    with {SESSIONS:,} sessions: {resident_bytes(members.broker.pid) >> 20} MiB")

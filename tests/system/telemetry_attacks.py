@@ -87,12 +87,15 @@ def page_of(broker: BrokerProcess) -> str:
 async def endless_names(members: Crowd) -> None:
     await subscribe(members)
 
+    points = [
+        NumberDataPoint(as_int=index, attributes=[attribute("a", f"#####-{index}")])
+        for index in range(VALUES)
+    ]
+    template = pushed(*points)
+
     async def one(number: int, link: int) -> ErrorCode:
-        points = [
-            NumberDataPoint(as_int=index, attributes=[attribute("a", f"{number}-{index}")])
-            for index in range(VALUES)
-        ]
-        return await push(members, number % (INSTANCES // 2), pushed(*points), 0, link)
+        data = template.replace(b"#####", b"%05d" % number)
+        return await push(members, number % (INSTANCES // 2), data, 0, link)
 
     found = Counter((await members.each(range(INSTANCES), one)).values())
     assert found.keys() <= {ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED}, found
