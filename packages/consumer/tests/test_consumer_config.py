@@ -37,8 +37,9 @@ def test_every_alias_stands_for_a_field_or_says_what_became_of_it() -> None:
         ({"max_poll_records": 0}, "max_poll_records must be at least 1, not 0"),
         ({"group_protocol": "raft"}, "must be 'classic' or 'consumer', not 'raft'"),
         ({"group_remote_assignor": "range"}, 'group_remote_assignor needs group_protocol="consumer"'),
+        ({"group_protocol": "consumer"}, '^group_protocol="consumer" needs a group_id$'),
         (
-            {"group_protocol": "CONSUMER", "heartbeat_interval_ms": 1_000},
+            {"group_id": "a", "group_protocol": "CONSUMER", "heartbeat_interval_ms": 1_000},
             "heartbeat_interval_ms is a setting of the classic protocol; .* consumer.heartbeat.interval.ms",
         ),
     ],

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from ottla.client.settings import SettingError
 from ottla.client.testing import ScriptedBroker
 from ottla.consumer import (
     AcknowledgementFailed,
@@ -122,6 +123,47 @@ def member(broker: ScriptedBroker, **settings: Any) -> ShareConsumer[Any, Any]:
         **{"group_id": "g", "retry_backoff_ms": 20, "fetch_max_wait_ms": 10} | settings
     )
     return ShareConsumer("t", bootstrap_servers=broker.bootstrap_servers, config=config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [
+        ("auto_offset_reset", "earliest", "share.auto.offset.reset=earliest"),
+        ("isolation_level", "read_committed", "share.isolation.level=read_committed"),
+        ("session_timeout_ms", 6_000, "share.session.timeout.ms="),
+        ("heartbeat_interval_ms", 500, "share.heartbeat.interval.ms="),
+        ("enable_auto_commit", False, 'acknowledgement_mode="explicit"'),
+        ("group_protocol", "share", "it has one protocol"),
+    ],
+)
+@pytest.mark.parametrize("make", [ShareConsumer, ShareConsumerConfig])
+def test_a_setting_of_consumers_is_refused_with_what_share_groups_have_instead(
+    make: Any, name: str, value: object, instead: str
+) -> None:
+    with pytest.raises(SettingError, match=f"{name} is no setting of a ShareConsumer: .*{instead}"):
+        make(group_id="g", **{name: value})
+
+
+async def test_a_missing_topic_may_be_created_and_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with Leader() as broker:
+        asked: list[MetadataRequest] = []
+        asked_often = asyncio.Event()
+
+        def answer(request: MetadataRequest) -> MetadataResponse:
+            asked.extend([request] if request.topics else [])
+            if len(asked) > 3:
+                asked_often.set()
+            return broker.lacking("t")
+
+        broker.on(MetadataRequest, answer)
+
+        async with member(broker), asyncio.timeout(20):
+            await asked_often.wait()
+
+    assert asked[0].allow_auto_topic_creation
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "topic 't' does not exist; it is read once it is created"
+    ]
 
 
 async def test_the_last_request_of_a_session_acknowledges_and_releases_the_rest() -> None:

@@ -108,6 +108,29 @@ async def test_a_member_joins_reports_what_it_owns_once_and_leaves() -> None:
     assert last.member_epoch == -1
 
 
+async def test_a_missing_topic_may_be_created_at_once_and_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Coordinator() as broker:
+        broker.on(MetadataRequest, lambda _: broker.lacking("t"))
+
+        async with group_application(
+            broker.bootstrap_servers, WANTED, group_id="g", group_protocol="consumer"
+        ) as one:
+            await one.until(lambda: len(asked(broker)) > 2, "asking again")
+
+    assert asked(broker)[0].allow_auto_topic_creation
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "topic 't' does not exist; it is read once it is created"
+    ]
+
+
+def asked(broker: ScriptedBroker) -> list[MetadataRequest]:
+    return [
+        request for request in broker.seen(MetadataRequest) if any(each.name for each in request.topics or ())
+    ]
+
+
 async def test_a_static_member_leaves_for_a_while() -> None:
     async with Coordinator() as broker:
         async with group_application(

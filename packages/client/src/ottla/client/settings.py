@@ -236,6 +236,10 @@ def suggest_names(cls: type[C]) -> type[C]:
 
 
 def _unknown(spelling: str, known: tuple[str, ...], cls: type[Any], *, dotted: bool) -> str:
+    """Return the sentence about an unknown name; a class's `instead_of` has what its users mean by some."""
+    instead = getattr(cls, "instead_of", {}).get(spelling.replace(".", "_"))
+    if instead is not None:
+        return f"{spelling} is no setting of a {cls.__name__.removesuffix('Config')}: {instead}"
     other = owner_of(spelling.replace(".", "_"), cls)
     if other is not None:
         return f"{spelling} is {_setting_of(other)}"

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from ottla.protocol.api import ApiKey, decode_request_header, request_class, response_header
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -119,6 +120,13 @@ class ScriptedBroker:
                 for name in topics
             ],
         )
+
+    def lacking(self, *topics: str) -> MetadataResponse:
+        """Make a response in which the topics do not exist."""
+        response = self.metadata(*topics)
+        for topic in response.topics:
+            topic.error_code, topic.partitions = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []
+        return response
 
     def drop_connections(self) -> None:
         """Close all connections at once."""

@@ -214,6 +214,8 @@ class ConsumerConfig:
             if self.group_remote_assignor is not None:
                 raise SettingError('group_remote_assignor needs group_protocol="consumer"')
             return
+        if self.group_id is None:
+            raise SettingError('group_protocol="consumer" needs a group_id')
         defaults = {setting.name: setting.default for setting in fields(self)}
         for name, instead in _INSTEAD_OF.items():
             if getattr(self, name) != defaults[name]:

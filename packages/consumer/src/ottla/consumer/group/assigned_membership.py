@@ -125,8 +125,7 @@ class AssignedMembership(Participation[AssignedEvent, AssignedEffect]):
     # --- the loop
 
     def _watches(self) -> Sequence[Coroutine[Any, Any, None]]:
-        topics = self._member.intent
-        return (self._metadata.run(self._seen, lambda: dict.fromkeys(topics.topics or (), ())),)
+        return (self._metadata.run(self._seen, dict),)  # it assigns no topics
 
     def _seen(self, event: Subscribed | TopicsSeen) -> None:
         if isinstance(event, Subscribed):  # the coordinator watches their partitions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Set
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import ClientError
@@ -19,12 +19,31 @@ from ottla.protocol.messages.metadata import MetadataResponse, MetadataResponseT
 # Subscribed topics that do not exist may be created at any moment.
 MISSING_TOPIC_INTERVAL_S = 1.0
 
+# A broker that creates a topic answers first that it is missing.
+_CREATION_S = MISSING_TOPIC_INTERVAL_S / 2
+
 _TRANSIENT = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 Tell = Callable[[Subscribed | TopicsSeen], None]
 Racks = dict[str, list[frozenset[str]]]
 
 log = logging.getLogger(__name__)
+
+
+class MissingTopics:
+    """Finds the topics to warn of, once each: those that are still missing after a creation had its time."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+        self._warned: frozenset[str] = frozenset()
+
+    def to_warn_of(self, missing: Set[str], now_s: float) -> list[str]:
+        """Return which of the topics that are missing now have been so for long, and were not returned."""
+        self._since_s = {name: self._since_s.get(name, now_s) for name in missing}
+        late = {name for name, since_s in self._since_s.items() if now_s - since_s >= _CREATION_S}
+        found = sorted(late - self._warned)
+        self._warned = frozenset(late)
+        return found
 
 
 class SubscriptionMetadata:
@@ -47,6 +66,7 @@ class SubscriptionMetadata:
         self._changed = asyncio.Event()
         self._has_ended = False
         self._reported = Subscribed(None)
+        self._missing = MissingTopics()
 
     def subscribe(self, subscription: Subscription | None) -> None:
         """Change the subscription; None ends it."""
@@ -82,10 +102,10 @@ class SubscriptionMetadata:
         Topics with a transient error keep what is known. Raises TopicAuthorizationFailed and other errors.
         """
         wanted = sorted(topics)
-        if not wanted:
-            return {}
-        answer = await self._cluster.refresh(wanted, may_create=self._config.allow_auto_create_topics)
-        return self._racks(answer, wanted, known or {})
+        return self._racks(await self._ask(wanted), wanted, known or {}) if wanted else {}
+
+    async def _ask(self, topics: Iterable[str]) -> MetadataResponse:
+        return await self._cluster.refresh(topics, may_create=self._config.allow_auto_create_topics)
 
     async def _refresh(self, tell: Tell, watched: Callable[[], TopicRacks]) -> bool:
         """Refresh once; return whether all subscribed topics exist."""
@@ -106,12 +126,22 @@ class SubscriptionMetadata:
             self._report(Subscribed(subscription.topics(known, exclude_internal=exclude)), tell)
         else:
             self._report(Subscribed(subscription.names), tell)
-        names = sorted(watched())
+        # Members that do not assign ask too, as Java's do: a broker creates topics for who asks by name.
+        names = sorted({*watched(), *subscription.names})
         if not names:
             return True
-        racks = self._racks(answer, names, watched()) if answer else await self.racks(names, known=watched())
-        tell(TopicsSeen(racks))
+        answer = answer or await self._ask(names)
+        self._warn(_missing(answer) & subscription.names)
+        racks = self._racks(answer, names, watched())
+        if seen := {name: racks[name] for name in watched() if name in racks}:
+            tell(TopicsSeen(seen))
         return all(racks.values())
+
+    def _warn(self, missing: Set[str]) -> None:
+        """Warn of topics that do not exist: a name with a typo would be waited for without a word."""
+        for name in self._missing.to_warn_of(missing, asyncio.get_running_loop().time()):
+            event = f"topic {name!r} does not exist; it is read once it is created"
+            log.warning(event, extra={"group": self._config.group_id, "topic": name})
 
     async def _pattern(self, wanted: TopicFilter | None) -> str | None:
         return None if wanted is None or self._find_pattern is None else await self._find_pattern(wanted)
@@ -143,3 +173,8 @@ class SubscriptionMetadata:
     def _replica_racks(self, replicas: Iterable[int]) -> frozenset[str]:
         nodes = (self._cluster.nodes.get(node_id) for node_id in replicas)
         return frozenset(node.rack for node in nodes if node is not None and node.rack is not None)
+
+
+def _missing(answer: MetadataResponse) -> frozenset[str]:
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return frozenset(topic.name or "" for topic in answer.topics if topic.error_code == missing)

@@ -34,6 +34,21 @@ SHARE_ALIASES: Mapping[str, Alias] = {
 }
 
 
+def _of_the_group(key: str, value: object) -> str:
+    return f"it is {key} of the group, as in `ottla config alter --group NAME --set {key}={value}`"
+
+
+_INSTEAD_OF: Mapping[str, str] = {
+    "auto_offset_reset": _of_the_group("share.auto.offset.reset", "earliest"),
+    "isolation_level": _of_the_group("share.isolation.level", "read_committed"),
+    "session_timeout_ms": _of_the_group("share.session.timeout.ms", 45_000),
+    "heartbeat_interval_ms": _of_the_group("share.heartbeat.interval.ms", 5_000),
+    "enable_auto_commit": 'acknowledgement_mode="explicit" is there for applications that acknowledge alone',
+    "group_protocol": "it has one protocol, that of share groups",
+}
+"""Settings that people bring from a Consumer, and what there is in their place."""
+
+
 @suggest_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareConsumerConfig:
@@ -87,6 +102,7 @@ class ShareConsumerConfig:
     """Connections, timeouts and security."""
 
     aliases: ClassVar[Mapping[str, Alias]] = SHARE_ALIASES
+    instead_of: ClassVar[Mapping[str, str]] = _INSTEAD_OF
 
     def __post_init__(self) -> None:
         validate(self)
