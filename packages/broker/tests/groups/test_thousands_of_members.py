@@ -20,6 +20,7 @@ from ottla.broker.groups.consumer.members import (
     member_record,
 )
 from ottla.broker.groups.consumer.migration import MOST_MEMBERS, may_downgrade, refuse_upgrade
+from ottla.broker.groups.consumer.target_assignments import ASSIGN
 from ottla.broker.groups.consumer.testing import ConsumerDriver, SimulatedConsumer, state_of, topic_id
 from ottla.broker.groups.kinds import GroupKind, GroupLimits, Loaded, TimePassed, WorkFailed
 from ottla.broker.groups.share import members as share_members
@@ -188,6 +189,23 @@ def test_the_state_of_a_group_is_known_without_a_walk_over_its_members() -> None
 
 
 # ---- expressions
+
+
+@pytest.mark.parametrize("expression", ["", "t.*"])
+def test_an_assignment_is_made_in_steps_where_few_members_read_many_topics(expression: str) -> None:
+    names = {f"t{number}": 1 for number in range(1_000)}
+    driver = ConsumerDriver(names)
+    for number in range(12):
+        if expression:
+            SimulatedConsumer(driver, f"m{number}", expression=f"{expression}|{number}").join()
+        else:
+            SimulatedConsumer(driver, f"m{number}", *names).join()
+        driver.now_ms += 20_000
+    driver.holds_work = True
+
+    driver.heartbeat("last", 0, topics=frozenset({"t1"}), owned={})
+
+    assert [work.name for work in driver.work] == [ASSIGN]
 
 
 def test_members_that_read_a_topic_keep_its_name_once() -> None:

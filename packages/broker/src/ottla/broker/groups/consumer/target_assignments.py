@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ASSIGN: Final = "assign"
 """The work that makes an assignment in steps."""
 _MANY_PARTITIONS: Final = 5_000
+_MANY_READ: Final = 10_000
+"""Topics that members read, each counted as often as it is read."""
 
 
 class TargetAssignments:
@@ -56,7 +58,7 @@ class TargetAssignments:
             return last
         members, targets = self._with(updated)
         steps = self._assignment(members, targets, ASSIGNORS[assignor_of(self._group, member, updated)])
-        if len(members) > LONG or self._partitions_to_assign() > _MANY_PARTITIONS:
+        if self._is_long(members.values()):
             group.assigns = True
             outcome.work.append(Work(ASSIGN, lambda: steps, lambda changed: in_parts(changed, epoch)))
             return last
@@ -66,6 +68,16 @@ class TargetAssignments:
         ]
         outcome.records.append(target_epoch_record(group.group_id, epoch, wall_ms))
         return epoch, changed.get(updated.member_id, targets.get(updated.member_id, NOTHING))
+
+    def _is_long(self, members: Collection[ConsumerMember]) -> bool:
+        return (
+            len(members) > LONG
+            or self._partitions_to_assign() > _MANY_PARTITIONS
+            or sum(map(self._topics_read, members)) > _MANY_READ
+        )
+
+    def _topics_read(self, member: ConsumerMember) -> int:
+        return len(member.topics) + len(self._group.topics_matched(member.expression))
 
     def _partitions_to_assign(self) -> int:
         topics = self._group.topics
