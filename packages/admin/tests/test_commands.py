@@ -184,6 +184,7 @@ def test_groups_of_all_brokers_are_listed(broker: ScriptedBroker) -> None:
         (["topic", "create", "t", "-c", "retention.ms"], "KEY=VALUE"),
         (["config", "describe"], "--group NAME, --broker ID, --all-brokers and --client-metrics NAME"),
         (["group", "reset-offsets", "g"], "--to-earliest"),
+        (["config", "alter", "--topic", "t", "--delete", "retention.ms"], "with --unset retention.ms"),
         (["topic", "list", "-b", "nowhere:port"], "host:port"),
         (["txn", "list", "--state", "Odd"], "Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit"),
         (["txn", "list", "--longer-than-ms", "abc"], "'abc' is not a valid number"),

@@ -160,7 +160,7 @@ def test_a_group_that_a_reset_makes_is_called_new(groups: ScriptedBroker) -> Non
     shown, done = ottla(groups, *reset), ottla(groups, *reset, "--execute")
 
     assert shown.stderr.splitlines()[0] == "There is no group typo: --execute makes it."
-    assert done.stderr == "Group typo is new.\n"
+    assert done.stderr == "Group typo is new.\nCommitted 2 offsets.\n"
     assert [sent.group_id for sent in groups.seen(OffsetCommitRequest)] == ["typo"]
 
 
@@ -256,3 +256,48 @@ def test_the_help_of_share_groups_has_their_own_commands(groups: ScriptedBroker)
 
     assert "ottla share-group reset-offsets workers" in shown
     assert "ottla group reset-offsets" not in shown
+
+
+@pytest.mark.parametrize(
+    ("goal", "told"),
+    [
+        (("--to-offset", "9999"), "orders-0: 9999 is past the end of the log, the new offset is 10."),
+        (("--shift-by", "-50"), "orders-0: -46 is before the start of the log, the new offset is 0."),
+    ],
+)
+def test_an_offset_outside_of_the_log_is_named_with_what_stands_in_for_it(
+    goal: tuple[str, str], told: str, groups: ScriptedBroker
+) -> None:
+    done = ottla(groups, "group", "reset-offsets", "older", *goal, "--execute")
+
+    assert done.stderr.splitlines() == [told, "Committed 1 offset."]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--metrics", "127.0.0.1:9"), "--metrics needs a URL with http:// or https://, not '127.0.0.1:9'"),
+        (("--metrics", "http://127.0.0.1:1"), "/metrics cannot be read"),
+        (("--metrics", "http://127.0.0.1:1", "--members"), "leave out --members"),
+    ],
+)
+def test_metrics_options_fail_before_a_share_group_is_shown(
+    options: tuple[str, ...], told: str, groups: ScriptedBroker
+) -> None:
+    done = ottla(groups, "share-group", "describe", "shared", *options)
+
+    assert done.exit_code != 0
+    assert done.stdout == ""
+    assert told in done.stderr
+
+
+def test_one_member_is_counted_in_the_singular(groups: ScriptedBroker) -> None:
+    shown = ottla(groups, "group", "describe", "newer").stdout
+
+    assert shown.splitlines()[0].endswith(", 1 member")
+
+
+def test_a_name_near_that_of_a_group_is_suggested(groups: ScriptedBroker) -> None:
+    done = ottla(groups, "group", "describe", "shraed")
+
+    assert done.stderr == "Error: group 'shraed' does not exist: did you mean 'shared'?\n"

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from click.testing import CliRunner
 
-from ottla.admin import Admin, GroupProgress, ShareOffset
+from ottla.admin import Admin, CommitsNoOffsets, GroupProgress, ShareOffset
 from ottla.admin.commands.group import group as group_command
 from ottla.client.testing import ScriptedBroker
 from ottla.protocol.errors import GroupIdNotFound, NonEmptyGroup
 from ottla.protocol.messages import share_groups
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from ottla.protocol.topics import TopicPartition
 
 
@@ -108,6 +109,16 @@ async def test_offsets_of_a_share_group_are_set_and_deleted(admin: Admin, broker
     (sent,) = broker.seen(share_groups.AlterShareGroupOffsetsRequest)
     (topic,) = sent.topics
     assert (topic.topic_name, topic.partitions[0].start_offset) == ("orders", 5)
+
+
+async def test_committed_offsets_of_a_share_group_are_refused_with_the_call_to_use(
+    admin: Admin, broker: ScriptedBroker
+) -> None:
+    broker.on(OffsetFetchRequest, lambda _: OffsetFetchResponse(topics=[]))
+
+    with pytest.raises(CommitsNoOffsets, match=r"'shared' is a share group, .*use share_offsets\(\)"):
+        await admin.groups.offsets("shared")
+    assert await admin.groups.offsets("newer") == await admin.groups.offsets("typo") == []
 
 
 async def test_commands_list_describe_and_reset_groups_of_every_type(broker: ScriptedBroker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,6 +48,36 @@ def test_a_subscription_to_client_metrics_is_set_shown_and_deleted(
     )
     assert ottla_config("delete", *LATENCIES).output == "Deleted subscription latencies.\n"
     assert json.loads(ottla_config("list", "--json").output) == []
+
+
+async def _create(broker: BrokerThread, *topics: str) -> None:
+    async with Admin(broker.bootstrap_servers) as admin:
+        for topic in topics:
+            await admin.topics.create(topic)
+
+
+def test_a_topic_that_takes_no_dead_letters_is_accepted_with_a_warning(
+    broker: BrokerThread, ottla_config: Callable[..., Result]
+) -> None:
+    asyncio.run(_create(broker, "deadjobs", "dlq.jobs"))
+    enabled = "errors.deadletterqueue.group.enable=true"
+
+    def named(topic: str) -> list[str]:
+        setting = f"errors.deadletterqueue.topic.name={topic}"
+        return ottla_config("alter", "--group", "workers", "--set", setting).output.splitlines()
+
+    shown = [named(topic) for topic in ("deadjobs", "dlq.missing", "dlq.jobs")]
+    ottla_config("alter", "--topic", "dlq.jobs", "--set", enabled)
+
+    changed = "Changed errors.deadletterqueue.topic.name."
+    warning = "Warning: no dead letters are written yet:"
+    prefix = "errors.deadletterqueue.topic.name.prefix of the brokers"
+    assert shown == [
+        [changed, f"{warning} the name must begin with dlq. ({prefix})."],
+        [changed, f"{warning} there is no topic 'dlq.missing'."],
+        [changed, f"{warning} `ottla config alter --topic dlq.jobs --set {enabled}` is missing."],
+    ]
+    assert named("dlq.jobs") == [changed]
 
 
 def test_the_settings_of_a_group_are_listed_and_deleted(ottla_config: Callable[..., Result]) -> None:

@@ -83,6 +83,11 @@ def test_arguments_that_name_no_levels_are_refused(arguments: tuple[str, ...], p
             "The cluster has group.version, share.version, streams.version, transaction.version.",
         ),
         (
+            ("upgrade", "share=1"),
+            "unknown feature 'share': did you mean 'share.version'? "
+            "The cluster has group.version, share.version, streams.version, transaction.version.",
+        ),
+        (
             ("upgrade", "share.version=0"),
             "share.version is 2, and 0 is lower: use `ottla feature downgrade share.version=0`.",
         ),

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         StreamsTasks,
         Subtopology,
     )
+    from ottla.admin.group_errors import CommitsNoOffsets, NoSuchGroup
     from ottla.admin.groups import (
         CommittedOffset,
         GroupListing,
@@ -97,6 +98,7 @@ __all__ = [
     "ClusterDescription",
     "ClusterFeatures",
     "ClusterState",
+    "CommitsNoOffsets",
     "CommittedOffset",
     "ConfigEntry",
     "Configs",
@@ -111,6 +113,7 @@ __all__ = [
     "Groups",
     "LogDir",
     "MemberDescription",
+    "NoSuchGroup",
     "NoSuchTransaction",
     "Offsets",
     "OpenTransaction",
@@ -154,6 +157,7 @@ _DEFINED_IN = {
     "ottla.admin.group_descriptions": (
         "GROUP_TYPES GroupDescription MemberDescription StreamsTasks Subtopology"
     ),
+    "ottla.admin.group_errors": "CommitsNoOffsets NoSuchGroup",
     "ottla.admin.groups": ("CommittedOffset GroupListing GroupProgress Groups PartitionProgress ShareOffset"),
     "ottla.admin.offsets": "EARLIEST LATEST Offsets",
     "ottla.admin.partitions": "Partitions Reassignment",

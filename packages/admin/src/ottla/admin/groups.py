@@ -19,6 +19,7 @@ from ottla.admin.group_descriptions import (
 )
 from ottla.admin.group_descriptions import GroupDescription as GroupDescription
 from ottla.admin.group_descriptions import MemberDescription as MemberDescription
+from ottla.admin.group_errors import CommitsNoOffsets, NoSuchGroup
 from ottla.admin.offsets import LATEST, Offsets
 from ottla.admin.topics import Topics
 from ottla.client.cluster import Cluster, raise_for
@@ -181,7 +182,7 @@ class Groups:
                 if (found := await self._describe_as(kind, name, coordinator)) is not None:
                     self._types[name] = kind
                     return found
-            raise GroupIdNotFound(f"group {name!r} does not exist")
+            raise NoSuchGroup(name)
 
         return await self._cluster.retry(f"describing group {name!r}", ask)
 
@@ -237,14 +238,22 @@ class Groups:
     async def offsets(self, name: str, partitions: Iterable[TopicPartition] | None = None) -> Commits:
         """Return a group's committed offsets with each partition's end; None requests all partitions.
 
-        Partitions without a commit are left out.
+        Partitions without a commit are left out. Raises CommitsNoOffsets for a share group.
         """
         committed = await self.committed(name, partitions)
+        if not committed and await self._is_share_group(name):
+            raise CommitsNoOffsets(name)
         ends = await self._offsets.find(dict.fromkeys(committed, LATEST)) if committed else {}
         return [
             CommittedOffset(partition, offset, ends[partition], metadata)
             for partition, (offset, metadata) in sorted(committed.items())
         ]
+
+    async def _is_share_group(self, name: str) -> bool:
+        try:
+            return (await self.describe(name)).type == SHARE
+        except GroupIdNotFound:
+            return False
 
     async def commit(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group without members. Raises NonEmptyGroup."""
@@ -362,7 +371,7 @@ class Groups:
             response = await self._cluster.send_to_coordinator(name, request, DeleteGroupsResponse)
             for result in response.results:
                 if result.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-                    raise GroupIdNotFound(f"group {name!r} does not exist")
+                    raise NoSuchGroup(name)
                 if result.error_code == ErrorCode.NON_EMPTY_GROUP:
                     raise has_members(name)
                 self._cluster.raise_coordinator_error(name, result.error_code, Operation.DELETE)

@@ -19,6 +19,7 @@ __all__ = [
     "check_partition",
     "complete_groups",
     "complete_keys",
+    "counted",
     "delete_each",
     "named_partitions",
     "with_admin",
@@ -33,6 +34,7 @@ def with_admin(bootstrap: str, properties: str | None, use: Callable[[Admin], Aw
 
     async def call() -> T:
         from ottla.admin import Admin
+        from ottla.admin.group_errors import NoSuchGroup
         from ottla.client.cluster import NoSuchTopic
 
         async with Admin(bootstrap, config) as admin:
@@ -41,8 +43,16 @@ def with_admin(bootstrap: str, properties: str | None, use: Callable[[Admin], Aw
             except NoSuchTopic as error:
                 names = [topic.name for topic in await admin.topics.list(internal=True)]
                 raise click.ClickException(f"{error}{did_you_mean(error.name, names)}") from None
+            except NoSuchGroup as error:
+                names = [listing.name for listing in await admin.groups.list()]
+                raise click.ClickException(f"{error}{did_you_mean(error.name, names)}") from None
 
     return run(call)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 member`, `2 members`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 async def _groups(servers: str, config: ClientConfig) -> list[str]:

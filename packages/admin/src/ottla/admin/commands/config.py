@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ottla.admin.commands import complete_groups, complete_keys, with_admin
+from ottla.admin.commands.letter_topics import LETTER_TOPIC, why_no_letters
 from ottla.client.commands import cluster_options, did_you_mean, json_option, key_values, show
 from ottla.client.commands.completion import complete_topics, completes
 
@@ -132,10 +133,16 @@ def _is_wanted(key: str, patterns: Sequence[str]) -> bool:
     )
 
 
+def _refuse_delete(_: click.Context, __: click.Parameter, keys: tuple[str, ...]) -> None:
+    if keys:
+        raise click.UsageError(f"there is no --delete: reset a key to its default with --unset {keys[0]}")
+
+
 @config.command()
 @_resource_options
 @click.option("--set", "values", metavar="KEY=VALUE", multiple=True, help="Set a key.")
 @click.option("--unset", metavar="KEY", multiple=True, help="Reset a key to its default.")
+@click.option("--delete", multiple=True, hidden=True, expose_value=False, callback=_refuse_delete)
 @cluster_options
 def alter(
     kind: int,
@@ -161,11 +168,15 @@ def alter(
     if not changes:
         raise click.UsageError("give --set KEY=VALUE or --unset KEY")
 
-    async def use(admin: Admin) -> None:
+    async def use(admin: Admin) -> str | None:
         await admin.configs.alter(kind, name, changes)
+        letters = changes.get(LETTER_TOPIC) if kind == GROUP else None
+        return await why_no_letters(admin, letters) if letters else None
 
-    with_admin(bootstrap_server, properties, use)
+    problem = with_admin(bootstrap_server, properties, use)
     click.echo(f"Changed {', '.join(changes)}.")
+    if problem is not None:
+        click.echo(f"Warning: no dead letters are written yet: {problem}.", err=True)
 
 
 @config.command(name="list")

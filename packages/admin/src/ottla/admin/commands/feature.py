@@ -193,7 +193,8 @@ def problem_of(levels: Mapping[str, int], described: ClusterFeatures, change: Ch
 
 def _problem(name: str, level: int, known: Mapping[str, FeatureLevel], change: Change) -> str | None:
     if (feature := known.get(name)) is None:
-        near = did_you_mean(name, known)
+        whole = [other for other in known if other.startswith(f"{name}.")]
+        near = f": did you mean {whole[0]!r}?" if len(whole) == 1 else did_you_mean(name, known)
         return f"unknown feature {name!r}{near or '.'} The cluster has {', '.join(known)}."
     is_upgrade = change.name == "UPGRADE"
     if level < feature.level and is_upgrade:

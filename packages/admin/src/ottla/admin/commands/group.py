@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from ottla.admin.commands import complete_groups, delete_each, named_partitions, with_admin
+from ottla.admin.commands import complete_groups, counted, delete_each, named_partitions, with_admin
 from ottla.admin.commands.group_kinds import check_no_share_group, kind_of
 from ottla.admin.commands.reset_offsets import reset_offsets
 from ottla.client.commands import ExtensibleGroup, cluster_options, json_option, records, show, show_json
@@ -94,7 +94,9 @@ def describe(name: str, members: bool, as_json: bool, bootstrap_server: str, pro
         )
         return
     epoch = "" if found.epoch is None else f", epoch {found.epoch}"
-    click.echo(f"Group {found.name}: {found.type}, {found.state}{epoch}, {len(found.members)} members")
+    click.echo(
+        f"Group {found.name}: {found.type}, {found.state}{epoch}, {counted(len(found.members), 'member')}"
+    )
     show(member_columns if members else columns, members_rows if members else rows, as_json=False)
     for at in progress.beyond_the_end:
         click.echo(f"{at.partition}: the commit {at.offset} is beyond the end {at.end_offset}.", err=True)
@@ -151,7 +153,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], bootstrap_server: str, pr
         return len(partitions)
 
     count = with_admin(bootstrap_server, properties, use)
-    click.echo(f"Deleted the offsets of {name} for {count} {'partition' if count == 1 else 'partitions'}.")
+    click.echo(f"Deleted the offsets of {name} for {counted(count, 'partition')}.")
 
 
 @group.command()

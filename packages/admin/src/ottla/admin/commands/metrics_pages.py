@@ -19,6 +19,13 @@ ADVICE: Final = (
 )
 
 
+def _checked(_: click.Context, __: click.Parameter, pages: tuple[str, ...]) -> tuple[str, ...]:
+    for url in pages:
+        if not url.startswith(("http://", "https://")):
+            raise click.UsageError(f"--metrics needs a URL with http:// or https://, not {url!r}")
+    return pages
+
+
 def metrics_options(command: F) -> F:
     """Add --metrics and --token-file: the command takes `pages` and `token_file`."""
     command = click.option(
@@ -27,7 +34,7 @@ def metrics_options(command: F) -> F:
         help="File with the token of the pages.",
     )(command)
     return click.option(
-        "--metrics", "pages", multiple=True, metavar="URL",
+        "--metrics", "pages", multiple=True, metavar="URL", callback=_checked,
         help="The metrics page of a broker, as http://127.0.0.1:9308. Repeatable.",
     )(command)  # fmt: skip
 
@@ -39,8 +46,6 @@ def read_page(url: str, path: str, token_file: str | None) -> bytes:
     from http.client import HTTPException
 
     address = url.rstrip("/").removesuffix("/metrics") + path
-    if not address.startswith(("http://", "https://")):
-        raise click.UsageError(f"--metrics needs a URL with http:// or https://, not {url!r}")
     token = None if token_file is None else Path(token_file).read_text(encoding="utf-8").strip()
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:

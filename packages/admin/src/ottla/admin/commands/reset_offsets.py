@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import click
 
-from ottla.admin.commands import complete_groups, named_partitions, with_admin
+from ottla.admin.commands import complete_groups, counted, named_partitions, with_admin
 from ottla.admin.commands.group_kinds import SHARE, check_share_group
 from ottla.client.commands import cluster_options, json_option, read_time, show
 
@@ -37,6 +37,8 @@ class Reset:
     progress: GroupProgress | None
     offsets: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
+    outside: Mapping[TopicPartition, int]
+    """The offsets that a goal named outside of the log, which ends of the log stand in for."""
 
     @property
     def is_share(self) -> bool:
@@ -62,6 +64,14 @@ class Reset:
             for partition in sorted(self.offsets)
         ]
 
+    def replaced_offsets(self) -> list[str]:
+        """Return a sentence for each offset outside of the log."""
+        return [
+            f"{partition}: {offset} is {_where(offset, self.offsets[partition])} of the log, "
+            f"the new offset is {self.offsets[partition]}."
+            for partition, offset in sorted(self.outside.items())
+        ]
+
     def shifted_from_a_guess(self) -> list[PartitionProgress]:
         """Return the partitions of a share group that have finished records above their start offset."""
         known = known_offsets(self.progress)
@@ -70,6 +80,10 @@ class Reset:
             for partition in sorted(self.offsets)
             if (found := known.get(partition)) is not None and found.acknowledged_ahead and found.lag
         ]
+
+
+def _where(offset: int, nearest: int) -> str:
+    return "past the end" if offset > nearest else "before the start"
 
 
 def known_offsets(progress: GroupProgress | None) -> dict[TopicPartition, PartitionProgress]:
@@ -210,7 +224,12 @@ async def planned(admin: Admin, name: str, topics: tuple[str, ...], goal: Goal, 
     within = {
         partition: min(max(wanted[partition], first[partition]), last[partition]) for partition in wanted
     }
-    return Reset(progress, within, last)
+    outside = {
+        partition: offset
+        for partition, offset in wanted.items()
+        if goal.timestamp_ms is None and offset != within[partition]
+    }
+    return Reset(progress, within, last, outside)
 
 
 async def _existing(admin: Admin, known: Mapping[TopicPartition, object]) -> list[TopicPartition]:
@@ -226,15 +245,17 @@ async def _existing(admin: Admin, known: Mapping[TopicPartition, object]) -> lis
 
 def remarks(name: str, reset: Reset, goal: Goal, *, execute: bool) -> list[str]:
     """Return what a user should know of new offsets beside the table."""
-    lines = []
+    lines = reset.replaced_offsets()
     if goal.shift is not None:
-        lines = [
+        lines += [
             f"{found.partition}: the shift counts from the start offset {found.offset}; of the records from "
             f"there on, {found.acknowledged_ahead} are acknowledged, and the broker does not tell which."
             for found in reset.shifted_from_a_guess()
         ]
     if execute:
-        return [*lines, f"Group {name} is new."] if reset.progress is None else lines
+        if reset.progress is None:
+            lines.append(f"Group {name} is new.")
+        return [*lines, f"Committed {counted(len(reset.offsets), 'offset')}."]
     if reset.progress is None:
         lines.append(f"There is no group {name}: --execute makes it.")
     if reset.members:

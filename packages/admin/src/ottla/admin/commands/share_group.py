@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ottla.admin.commands import complete_groups, delete_each, named_partitions, with_admin
+from ottla.admin.commands import complete_groups, counted, delete_each, named_partitions, with_admin
 from ottla.admin.commands.group_kinds import SHARE, check_share_group, kind_of
 from ottla.admin.commands.metrics_pages import metrics_options, read_page
 from ottla.admin.commands.reset_offsets import reset_share_offsets
@@ -81,14 +81,18 @@ def describe(
       ottla share-group describe workers --metrics http://127.0.0.1:9308
       ottla share-group describe workers --members
     """
+    if members and pages:
+        raise click.UsageError("--metrics is for the offsets: leave out --members")
     progress = with_admin(bootstrap_server, properties, lambda admin: _progress(admin, name))
     found = progress.description
     if members:
         show(_MEMBERS, [_member_row(member) for member in found.members], as_json=as_json)
         return
+    acquired = _acquired(name, pages, token_file) if pages else None
     if not as_json:
-        click.echo(f"Group {name}: {found.state}, epoch {found.epoch}, {len(found.members)} members")
-    _show_partitions(progress.partitions, _acquired(name, pages, token_file) if pages else None, as_json)
+        members_text = counted(len(found.members), "member")
+        click.echo(f"Group {name}: {found.state}, epoch {found.epoch}, {members_text}")
+    _show_partitions(progress.partitions, acquired, as_json)
 
 
 def _show_partitions(
