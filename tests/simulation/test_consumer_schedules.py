@@ -35,7 +35,7 @@ NOTICED_BY = {
     "no_past_epoch_may_commit": 7,
     "revocation_has_no_deadline": 15,
     "removed_members_do_not_raise_the_epoch": 82,
-    "expressions_are_compared_with_topics_of_another_broker": 1256,
+    "expressions_are_compared_with_topics_of_another_broker": 816,
     "upgraded_members_have_nothing": 66,
     "classic_members_alone_are_not_asked_to_join": 14,
     "work_goes_on_without_its_records": 8,
