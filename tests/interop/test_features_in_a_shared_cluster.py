@@ -286,7 +286,7 @@ async def committed_values(servers: str) -> list[bytes]:
 async def joined(
     zookeeper: ZooKeeper, admin: Admin, folder: Path, ottla: BrokerProcess
 ) -> AsyncIterator[None]:
-    """Let a broker of Apache Kafka be a member of the cluster, whose features are off meanwhile."""
+    """Add a broker of Apache Kafka as a member of the cluster, whose features are off meanwhile."""
     broker = apache(zookeeper, folder)
     await asyncio.to_thread(broker.start)
     try:

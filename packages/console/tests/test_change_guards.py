@@ -1,4 +1,4 @@
-"""What guards changes: the audit log, tokens of forms, declared rights, and what users may type."""
+"""Guards of changes: the audit log, tokens of forms, declared rights, and what users may type."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ ENDS: Final = {
     "histogram": ("", "-avg", "-max"),
     "gauge": ("",),
 }
-"""What Kafka adds to the name of a sensor of each kind; the page of metrics has endings of Prometheus."""
+"""Endings of Kafka for the name of a sensor of each kind; the page of metrics has those of Prometheus."""
 NEWER: Final = [described for described in catalogue() if (described.group, described.type) in OF_KAFKA]
 
 

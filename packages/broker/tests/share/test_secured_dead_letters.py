@@ -116,7 +116,7 @@ class Cluster:
 
 
 async def permit_brokers(servers: str) -> None:
-    """Let brokers be brokers, before any of them starts."""
+    """Permit what brokers do among themselves, before any of them starts."""
     entry = AclEntry("User:broker", "ALLOW", "CLUSTER_ACTION", "*")
     node = ResourceAcls("CLUSTER", "kafka-cluster", "LITERAL", (entry,))
     async with KazooSession(servers) as session:
